@@ -1,0 +1,26 @@
+# The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
+# for the exact versions of requirements.lock; elsewhere see README, "Installing".
+.PHONY: main test lint
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+# workers of other people's libraries: each job sets its own number of threads
+export OMP_NUM_THREADS ?= 1
+
+main: .venv/.complete
+	$(BIN)/snakemake --cores 8 results/tables/main.csv
+	@cat results/tables/main.md
+
+test: .venv/.complete
+	$(BIN)/python -m pytest
+
+lint: .venv/.complete
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# -qq: pip repeats a line of where it looks for every package
+.venv/.complete: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
+	touch $@
