@@ -1,0 +1,1 @@
+"""Calibrated uncertainty from pretrained transformers (DIRECTOR, arXiv 2602.08920)."""
