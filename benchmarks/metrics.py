@@ -1,0 +1,68 @@
+"""How fast are the numbers? Ratios to scikit-learn, where it has the metric: `python benchmarks/metrics.py`."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn import metrics as sklearn
+
+from director.comparison import paired_bootstrap
+from director.metrics import METRICS, accuracy, brier, ece_15, nll, summary
+from director.predictions import Predictions
+
+
+def seconds(action: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def peak_gigabytes() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)  # bytes there, kilobytes elsewhere
+
+
+def random_predictions(rows: int, classes: int, seed: int) -> Predictions:
+    labels = np.random.default_rng(99).integers(classes, size=rows)
+    logits = np.random.default_rng(seed).normal(size=(rows, classes)).astype(np.float32)
+    logits[np.arange(rows), labels] += 2
+    return Predictions(logits, labels)
+
+
+def main(rows: int = 1_000_000, classes: int = 10) -> None:
+    predictions = random_predictions(rows, classes, seed=0)
+    whole = seconds(lambda: summary(predictions))
+    print(f"summary, {rows} x {classes}: {whole:.1f} s, peak of the process {peak_gigabytes():.2f} GB")
+
+    labels, predicted, probabilities = predictions.labels, predictions.predicted, predictions.probabilities
+    correct, confidence = predictions.correct, predictions.confidence
+    peers = {
+        "accuracy": lambda: sklearn.accuracy_score(labels, predicted),
+        "mcc": lambda: sklearn.matthews_corrcoef(labels, predicted),
+        "nll": lambda: sklearn.log_loss(labels, probabilities),
+        "auroc": lambda: sklearn.roc_auc_score(correct, confidence),
+        "aupr_success": lambda: sklearn.average_precision_score(correct, confidence),
+        "aupr_error": lambda: sklearn.average_precision_score(~correct, -confidence),
+        "fpr95": lambda: sklearn.roc_curve(correct, confidence),
+    }
+    theirs = {name: seconds(peer) for name, peer in peers.items()}
+    print(f"all {len(METRICS)} metrics against scikit-learn's {len(peers)}: ratio {whole / sum(theirs.values()):.2f}")
+    fresh = random_predictions(rows, classes, seed=0)  # nothing cached
+    ours = seconds(lambda: [METRICS[name](fresh) for name in peers])
+    print(f"the same {len(peers)}, softmax and ranking included: ratio {ours / sum(theirs.values()):.2f}")
+
+    runs, reference = (
+        [random_predictions(10_000, classes, seed) for seed in seeds] for seeds in (range(5), range(5, 10))
+    )
+    for metric in (accuracy, nll, brier, ece_15):
+        taken = seconds(lambda metric=metric: paired_bootstrap(metric, runs, reference))
+        single = seconds(lambda metric=metric: metric(random_predictions(10_000, classes, seed=0)))
+        print(f"paired bootstrap of {metric.__name__}, 5 + 5 runs x 1000 replicates: {taken:.1f} s, ", end="")
+        print(f"{taken / (10_000 * single):.3f} of evaluating it anew each time")
+
+
+if __name__ == "__main__":
+    main()

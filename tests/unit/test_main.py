@@ -1,0 +1,99 @@
+"""The command line."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from director.__main__ import main
+from director.metrics import METRICS, ood_summary, records
+from director.predictions import Predictions
+
+
+@pytest.fixture
+def file(tmp_path):
+    generator = np.random.default_rng(0)
+    labels = generator.integers(3, size=40)
+    logits = generator.normal(size=(3, 40, 3)) + np.eye(3)[labels]
+    Predictions(logits, labels).save(tmp_path / "test.npz")
+    Predictions(logits / 2, None).save(tmp_path / "ood.npz")
+    Predictions(logits, labels, shift=np.repeat(["fog", "snow"], 20)).save(tmp_path / "shifted.npz")
+    return tmp_path / "test.npz"
+
+
+def test_measure_prints_every_metric(file, capsys):
+    assert main(["measure", str(file)]) == 0
+    lines = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert lines["n"] == "40"
+    assert lines["ece_binary_15"] == "-"
+    assert set(METRICS) < set(lines)
+    assert float(lines["nll"]) == pytest.approx(METRICS["nll"](Predictions.load(file)), abs=1e-4)
+
+
+def test_measure_prints_a_row_per_cell(file, capsys):
+    assert main(["measure", str(file.with_name("shifted.npz"))]) == 0
+    how, names, *rows = capsys.readouterr().out.splitlines()
+    assert how == "samples 3, pooling softmax"
+    assert "ece_15" in names.split()
+    assert "ece_binary_15" not in names.split()
+    assert [row.split()[0] for row in rows] == ["fog", "snow", "overall"]
+
+
+def test_measure_as_json(file, capsys):
+    assert main(["measure", str(file), "--json", "--pooling", "logits", "--samples", "2"]) == 0
+    assert json.loads(capsys.readouterr().out) == records(Predictions.load(file), "logits", 2)
+
+
+def test_measure_out_of_distribution(file, capsys):
+    outside = str(file.with_name("ood.npz"))
+    assert main(["measure", str(file), "--ood", outside]) == 0
+    assert "negative_mutual_information" in capsys.readouterr().out
+    assert main(["measure", str(file), "--ood", outside, "--samples", "1"]) == 0
+    assert "negative_mutual_information" not in capsys.readouterr().out
+    assert main(["measure", str(file), "--ood", outside, "--json"]) == 0
+    inside = Predictions.load(file)
+    expected = {"records": records(inside), "ood": ood_summary(inside, Predictions.load(outside))}
+    assert json.loads(capsys.readouterr().out) == expected
+
+
+def test_check(file, capsys):
+    assert main(["check", str(file)]) == 0
+    assert "S = 3, N = 40, C = 3, labelled, shift clean" in capsys.readouterr().out
+    assert main(["check", str(file.with_name("ood.npz"))]) == 0
+    assert "no labels" in capsys.readouterr().out
+    assert main(["check", str(file.with_name("shifted.npz"))]) == 0
+    assert "shifts fog, snow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["measure", "check"])
+def test_bad_input_is_one_line_and_status_2(file, capsys, verb):
+    assert main([verb, str(file.with_name("none.npz"))]) == 2
+    caught = capsys.readouterr()
+    assert caught.out == ""
+    assert caught.err.startswith("error: ")
+    assert "none.npz" in caught.err
+    assert len(caught.err.splitlines()) == 1
+
+
+def test_measuring_needs_labels(file, capsys):
+    assert main(["measure", str(file.with_name("ood.npz"))]) == 2
+    assert "no labels" in capsys.readouterr().err
+
+
+def test_numbers_do_not_load_torch_or_pandas(file):
+    code = (
+        "import sys\nfrom director import comparison, metrics, temperature\nfrom director.__main__ import main\n"
+        f"main(['check', {str(file)!r}])\nprint(sorted({{'torch', 'pandas', 'matplotlib'}} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_wrong_file_from_the_shell_has_no_traceback(tmp_path):
+    words = [sys.executable, "-m", "director", "measure", str(tmp_path / "none.npz")]
+    ran = subprocess.run(words, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: ")
+    assert "Traceback" not in ran.stderr

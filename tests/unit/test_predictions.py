@@ -1,0 +1,265 @@
+"""The predictions file: what it refuses, what it keeps, and how samples are pooled."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax, logsumexp, softmax
+
+from director.files import InputError
+from director.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
+
+
+@pytest.fixture
+def logits() -> np.ndarray:
+    return np.random.default_rng(0).normal(scale=3, size=(4, 6, 3))
+
+
+@pytest.fixture
+def predictions(logits) -> Predictions:
+    return Predictions(
+        logits,
+        labels=[0, 1, 2, 0, 1, 2],
+        example=[5, 3, 5, 3, 7, 7],
+        shift=["fog", "fog", "clean", "clean", "fog", "clean"],
+        severity=[2, 2, 0, 0, 2, 0],
+        about={"method": "mc_dropout", "seed": 3},
+    )
+
+
+def test_defaults():
+    predictions = Predictions(np.zeros((2, 3)), [0, 1])
+    assert predictions.logits.shape == (1, 2, 3)
+    assert predictions.example.tolist() == [0, 1]
+    assert predictions.shift.tolist() == ["clean", "clean"]
+    assert predictions.severity.tolist() == [0, 0]
+    assert predictions.about == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"logits": np.full((2, 2), np.nan)}, "sample 0, row 0"),
+        ({"logits": np.array([[[0.0, 1], [2, 3]], [[0, 1], [2, np.inf]]])}, "sample 1, row 1"),
+        ({"logits": np.array([[0, 1e300], [0, 1]])}, "row 0 are not finite float32"),
+        ({"logits": np.zeros(3)}, r"shape \(3,\)"),
+        ({"logits": np.zeros((0, 2, 2))}, "S and N at least 1"),
+        ({"logits": np.zeros((0, 2))}, "S and N at least 1"),
+        ({"logits": np.zeros((2, 1))}, "C at least 2"),
+        ({"logits": [["a", "b"]]}, "give numbers"),
+        ({"logits": [[1, 2], [3]]}, "cannot be read as an array"),
+        ({"labels": [0, -1]}, "label -1 in row 1"),
+        ({"labels": [2, 0]}, "label 2 in row 0"),
+        ({"labels": [0]}, r"labels has shape \(1,\), the logits have 2 rows"),
+        ({"labels": [0.0, 1.0]}, "labels are of type float64"),
+        ({"example": [1, 2, 3]}, "example has shape"),
+        ({"example": ["a", "b"]}, "give integers"),
+        ({"severity": [0.5, 1.0]}, "severity are of type"),
+        ({"shift": [1, 2]}, "give strings"),
+        ({"shift": ["fog", "overall"]}, "row 1: the shift 'overall'"),
+        ({"about": {"path": object()}}, "cannot be written as JSON"),
+        ({"about": {"loss": float("nan")}}, "cannot be written as JSON"),
+        ({"about": [1]}, "about is a list"),
+        ({"example": [4, 4]}, "rows 0 and 1 are both example 4, shift 'clean', severity 0"),
+    ],
+)
+def test_construction_names_what_is_wrong(change, message):
+    good = {"logits": np.array([[0.0, 2.0], [3.0, -1.0]]), "labels": [0, 1]}
+    Predictions(**good)
+    with pytest.raises(InputError, match=message):
+        Predictions(**good | change)
+
+
+def test_the_same_example_may_come_under_several_shifts(predictions):
+    with pytest.raises(InputError, match="rows 1 and 4 are both example 3, shift 'fog', severity 2"):
+        Predictions(predictions.logits, None, [5, 3, 5, 3, 3, 7], predictions.shift, predictions.severity)
+
+
+def test_save_and_load_keep_everything(predictions, tmp_path):
+    predictions.save(tmp_path / "test.npz")
+    loaded = Predictions.load(tmp_path / "test.npz")
+    assert loaded.logits.dtype == np.float32
+    np.testing.assert_array_equal(loaded.logits, predictions.logits.astype(np.float32))
+    for name in ("labels", "example", "shift", "severity"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(predictions, name))
+    assert loaded.about == predictions.about
+
+
+def test_unlabelled_predictions_have_no_label_array(logits, tmp_path):
+    Predictions(logits, None).save(tmp_path / "ood.npz")
+    with np.load(tmp_path / "ood.npz") as archive:
+        assert "labels" not in archive.files
+    loaded = Predictions.load(tmp_path / "ood.npz")
+    assert loaded.labels is None
+    assert loaded.confidence.shape == (6,)
+    with pytest.raises(InputError, match="no labels"):
+        _ = loaded.correct
+
+
+def test_the_same_content_gives_the_same_bytes(logits, tmp_path):
+    def bytes_of(logits, shift, about):
+        Predictions(logits, None, shift=shift, about=about).save(tmp_path / "a.npz")
+        return (tmp_path / "a.npz").read_bytes()
+
+    once = bytes_of(logits, np.array(["fog"] * 6), {"a": 1, "b": 2})
+    assert once == bytes_of(np.asfortranarray(logits), np.array(["fog"] * 6, dtype="U30"), {"b": 2, "a": 1})
+    assert once != bytes_of(logits, np.array(["snow"] * 6), {"a": 1, "b": 2})
+
+
+def test_save_leaves_the_old_file_when_it_fails(predictions, tmp_path, monkeypatch):
+    predictions.save(tmp_path / "a.npz")
+    before = (tmp_path / "a.npz").read_bytes()
+
+    def full(*_, **__):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np.lib.format, "write_array", full)
+    with pytest.raises(OSError, match="disk full"):
+        predictions.first(1).save(tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def broken_files(folder, predictions):
+    predictions.save(folder / "good.npz")
+    content = (folder / "good.npz").read_bytes()
+    at = content.index(predictions.logits.astype(np.float32).tobytes()[:16])
+    (folder / "truncated.npz").write_bytes(content[: len(content) // 2])
+    (folder / "flipped.npz").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    (folder / "empty.npz").write_bytes(b"")
+    (folder / "text.npz").write_text("not a zip file")
+    np.save(folder / "single.npy", np.zeros(3))
+    np.savez(folder / "pickled.npz", logits=np.array([{"a": 1}], dtype=object))
+    np.savez(folder / "foreign.npz", weights=np.zeros(3))
+    with np.load(folder / "good.npz") as archive:
+        arrays = dict(archive)
+    np.savez(folder / "extra.npz", **arrays, bonus=np.zeros(2))
+    np.savez(folder / "no_example.npz", **{name: array for name, array in arrays.items() if name != "example"})
+    np.savez(folder / "bad_about.npz", **arrays | {"about": np.array("{")})
+    np.savez(folder / "bad_label.npz", **arrays | {"labels": np.array([0, 1, 2, 0, -1, 2])})
+    np.savez(folder / "bad_logit.npz", **arrays | {"logits": np.where(arrays["logits"] > 3, np.nan, arrays["logits"])})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.npz", "not a readable"),
+        ("truncated.npz", "not a readable"),
+        ("flipped.npz", "not a readable"),
+        ("empty.npz", "not a readable"),
+        ("text.npz", "not a readable"),
+        ("single.npy", "not a readable"),
+        ("pickled.npz", "not a readable"),
+        ("foreign.npz", "arrays missing: about, example, logits, severity, shift; unknown: weights"),
+        ("extra.npz", "arrays missing: none; unknown: bonus"),
+        ("no_example.npz", "arrays missing: example"),
+        ("bad_about.npz", "is not JSON"),
+        ("bad_label.npz", "label -1 in row 4"),
+        ("bad_logit.npz", r"sample \d, row \d"),
+    ],
+)
+def test_load_names_the_file_and_what_is_wrong(predictions, tmp_path, name, message):
+    broken_files(tmp_path, predictions)
+    with pytest.raises(InputError, match=f"{name}.*{message}"):
+        Predictions.load(tmp_path / name)
+
+
+def test_files_need_no_pickle(predictions, tmp_path):
+    predictions.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as archive:
+        assert {name: archive[name].dtype.kind for name in archive.files} == {
+            "logits": "f", "labels": "i", "example": "i", "shift": "U", "severity": "i", "about": "U",
+        }  # fmt: skip
+        assert json.loads(str(archive["about"])) == predictions.about
+
+
+def test_pooling_by_softmax_is_the_log_of_the_mean_probability(predictions, logits):
+    pooled = predictions.pool()
+    assert pooled.logits.shape == (1, 6, 3)
+    assert pooled.logits.dtype == np.float64
+    np.testing.assert_allclose(np.exp(pooled.logits[0]), softmax(logits, axis=-1).mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(logsumexp(pooled.logits[0], axis=-1), 0, atol=1e-12)
+    assert pooled.about == {"method": "mc_dropout", "seed": 3, "samples": 4, "pooling": "softmax"}
+
+
+def test_pooling_by_logits_is_the_softmax_of_the_mean_logits(predictions, logits):
+    np.testing.assert_allclose(
+        predictions.pool("logits").logits[0], log_softmax(logits.mean(axis=0), axis=-1), rtol=1e-12
+    )
+
+
+def test_pooling_takes_the_first_samples(predictions, logits):
+    pooled = predictions.pool(samples=2)
+    np.testing.assert_allclose(np.exp(pooled.logits[0]), softmax(logits[:2], axis=-1).mean(axis=0), rtol=1e-12)
+    assert pooled.about["samples"] == 2
+    for samples in (0, 5):
+        with pytest.raises(InputError, match=f"{samples} samples asked for: these predictions have 4"):
+            predictions.pool(samples=samples)
+    with pytest.raises(InputError, match="pooling 'mean'"):
+        predictions.pool("mean")
+
+
+def test_pooling_twice_changes_nothing_and_keeps_what_was_said(predictions, tmp_path):
+    once = predictions.pool("logits", samples=3)
+    np.testing.assert_allclose(once.pool().logits, once.logits, atol=1e-14)
+    once.save(tmp_path / "pooled.npz")
+    about = Predictions.load(tmp_path / "pooled.npz").pool().about
+    assert (about["samples"], about["pooling"]) == (3, "logits")
+
+
+def test_properties_pool_several_samples(predictions):
+    pooled = predictions.pool()
+    for name in ("log_probabilities", "probabilities", "confidence", "predicted", "correct", "log_likelihood"):
+        np.testing.assert_allclose(getattr(predictions, name), getattr(pooled, name), atol=1e-14)
+    np.testing.assert_array_equal(predictions.rank.argsort(), predictions.confidence.argsort())
+
+
+def test_equal_inputs_have_equal_confidence_wherever_they_stand():
+    logits = np.tile(np.random.default_rng(1).normal(size=(3, 1, 7)).astype(np.float32), (1, 101, 1))
+    predictions = Predictions(logits, None)
+    assert len(np.unique(predictions.confidence)) == 1
+    assert set(predictions.rank) == {0}
+
+
+def test_extreme_logits_stay_finite():
+    largest = np.finfo(np.float32).max
+    predictions = Predictions(np.array([[[largest, -largest], [50, -50]], [[-largest, largest], [-50, 50]]]), [0, 1])
+    assert np.isfinite(predictions.pool().logits).all()
+    np.testing.assert_allclose(predictions.confidence, 0.5)
+    np.testing.assert_allclose(mutual_information(predictions), np.log(2))
+    assert np.isfinite(predictions.first(1).log_likelihood).all()
+
+
+def test_select(predictions):
+    chosen = predictions.select([4, 0])
+    assert chosen.example.tolist() == [7, 5]
+    assert chosen.labels.tolist() == [1, 0]
+    np.testing.assert_array_equal(chosen.logits, predictions.logits[:, [4, 0]])
+    masked = predictions.select(predictions.shift == "clean")
+    assert masked.example.tolist() == [5, 3, 7]
+    assert masked.about == predictions.about
+    with pytest.raises(InputError, match="there are 6"):
+        predictions.select([6])
+
+
+def test_cells_partition_the_rows(predictions):
+    cells = predictions.cells()
+    assert list(cells) == [("clean", 0), ("fog", 2)]
+    assert sorted(cells["clean", 0]) == [2, 3, 5]
+    assert sorted(cells["fog", 2]) == [0, 1, 4]
+
+
+def test_entropies(predictions, logits):
+    probabilities = softmax(logits, axis=-1)
+    mean = probabilities.mean(axis=0)
+    total, aleatoric = -(mean * np.log(mean)).sum(-1), -(probabilities * np.log(probabilities)).sum(-1).mean(0)
+    np.testing.assert_allclose(predictive_entropy(predictions), total, rtol=1e-12)
+    np.testing.assert_allclose(expected_entropy(predictions), aleatoric, rtol=1e-12)
+    np.testing.assert_allclose(mutual_information(predictions), total - aleatoric, rtol=1e-9)
+
+
+def test_mutual_information_needs_samples_that_can_disagree(predictions, logits):
+    equal = Predictions(np.tile(logits[:1], (3, 1, 1)), None)
+    np.testing.assert_allclose(mutual_information(equal), 0, atol=1e-12)
+    with pytest.raises(InputError, match="at least 2 samples"):
+        mutual_information(predictions.first(1))
