@@ -1,0 +1,160 @@
+"""Data sets on disk, splits, the digits and what corrupts them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from director.data.dataset import Dataset, ImageExamples
+from director.data.digits_c import CORRUPTIONS, SEVERITIES, corrupt
+from director.data.fetch import DATASETS, fetch_dataset
+from director.data.splits import load_split, random_split, split_dataset
+from director.files import InputError
+
+NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    for name, made_from in DATASETS.items():
+        fetch_dataset(name, folder / name, [folder / source for source in made_from])
+    return folder
+
+
+def test_digits_are_complete(raw):
+    digits = Dataset.load(raw / "digits")
+    assert digits.images.shape == (1797, 8, 8, 1) and digits.images.max() == 16
+    assert np.bincount(digits.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert (digits.shift == "clean").all() and (digits.example == np.arange(1797)).all()
+
+
+def test_corrupted_digits_keep_label_and_example(raw):
+    """Five severities of every kind, each over the whole set in its own order (as CIFAR-10-C; trap 35's kind)."""
+    digits, corrupted = Dataset.load(raw / "digits"), Dataset.load(raw / "digits_c")
+    assert len(corrupted) == len(CORRUPTIONS) * 5 * 1797 and len(CORRUPTIONS) >= 8
+    np.testing.assert_array_equal(corrupted.labels, np.asarray(digits.labels)[corrupted.example])
+    cells = list(zip(corrupted.shift[::1797].tolist(), corrupted.severity[::1797].tolist(), strict=True))
+    assert cells == [(kind, severity) for kind in CORRUPTIONS for severity in SEVERITIES]
+    assert corrupted.about["generated"] is True
+
+
+def test_corruption_is_a_function_of_its_seed(raw):
+    images = np.asarray(Dataset.load(raw / "digits").images[:50])
+    for kind in CORRUPTIONS:
+        first = corrupt(images, kind, 3)
+        np.testing.assert_array_equal(first, corrupt(images, kind, 3))
+        assert first.dtype == np.uint8 and first.shape == images.shape and first.max() <= 16
+    assert (corrupt(images, "snow", 3) != corrupt(images, "snow", 3, seed=1)).any()
+
+
+@pytest.mark.parametrize("kind", CORRUPTIONS)
+def test_severity_grows(raw, kind):
+    """Each severity takes a digit further from itself than the one before."""
+    images = np.asarray(Dataset.load(raw / "digits").images).astype(float)
+    distances = [((corrupt(images, kind, severity) - images) ** 2).mean() for severity in SEVERITIES]
+    assert distances[0] > 0 and distances == sorted(distances)
+
+
+def test_photographs_are_patches_without_labels(raw):
+    photographs = Dataset.load(raw / "photographs")
+    assert photographs.labels is None and photographs.images.shape[1:] == (8, 8, 1)
+    assert len(photographs) == 2160 and photographs.images.max() == 16
+
+
+def test_fetching_twice_gives_the_same_fingerprint(raw, tmp_path):
+    fetch_dataset("digits_c", tmp_path / "again", [raw / "digits"])
+    assert Dataset.load(tmp_path / "again").about["fingerprint"] == Dataset.load(raw / "digits_c").about["fingerprint"]
+
+
+@pytest.mark.parametrize("harm", ["truncate", "change", "remove"])
+def test_a_damaged_data_file_is_named_and_not_used(raw, tmp_path, harm):
+    fetch_dataset("digits", tmp_path / "digits")
+    path = tmp_path / "digits" / "images.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-10] if harm == "truncate" else content[:-1] + b"\x01")
+    if harm == "remove":
+        path.unlink()
+    with pytest.raises(InputError, match=r"images\.npy.*delete the folder"):
+        Dataset.load(tmp_path / "digits")
+
+
+def test_interrupted_fetch_leaves_no_manifest(tmp_path, monkeypatch):
+    fetch_dataset("digits", tmp_path / "digits")
+    monkeypatch.setattr(np, "save", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        fetch_dataset("digits", tmp_path / "digits")
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        Dataset.load(tmp_path / "digits")
+
+
+def test_wrong_shapes_are_refused():
+    images = np.zeros((3, 8, 8, 1), np.uint8)
+    with pytest.raises(InputError, match="labels has shape"):
+        Dataset.clean("x", images, np.zeros(2, np.int64))
+    with pytest.raises(InputError, match="uint8"):
+        Dataset.clean("x", images.astype(float), None)
+
+
+def test_batches_are_normalised_channels_first(raw):
+    digits = Dataset.load(raw / "digits")
+    inputs, labels = ImageExamples(digits, NORMALISATION).batch(np.array([5, 0, 5]))
+    assert inputs.shape == (3, 1, 8, 8) and inputs.dtype == np.float32
+    np.testing.assert_array_equal(labels, digits.labels[[5, 0, 5]])
+    np.testing.assert_allclose(inputs[1, 0], (digits.images[0, ..., 0] / 16 - 0.3053) / 0.376, rtol=1e-5)
+    np.testing.assert_array_equal(inputs[0], inputs[2])
+
+
+def test_only_a_view_is_augmented(raw):
+    examples = ImageExamples(Dataset.load(raw / "digits"), NORMALISATION, {"padding": 2, "flip": True}, seed=1)
+    rows = np.arange(40)
+    plain = examples.batch(rows)[0]
+    assert (examples.batch(rows, view=0)[0] != plain).any()
+    np.testing.assert_array_equal(examples.batch(rows[::-1], view=3)[0][::-1], examples.batch(rows, view=3)[0])
+
+
+def test_split_parts_are_disjoint_and_cover():
+    parts = random_split(1797, 900, 200, seed=3)
+    assert [len(parts[part]) for part in ("train", "validation", "test")] == [900, 200, 697]
+    assert len(np.unique(np.concatenate(list(parts.values())))) == 1797
+
+
+def test_no_seed_trains_on_another_seeds_test():
+    """Members of an ensemble are pooled on one test set: it must be unseen by all of them."""
+    splits = [random_split(1797, 900, 200, seed) for seed in range(5)]
+    seen = np.concatenate([np.concatenate([s["train"], s["validation"]]) for s in splits])
+    assert not np.intersect1d(seen, splits[0]["test"]).size
+    assert all((s["test"] == splits[0]["test"]).all() for s in splits)
+    assert (splits[0]["train"] != splits[1]["train"]).any()
+
+
+def test_the_shipped_normalisation_is_that_of_the_pool_that_never_tests(raw):
+    from director.settings import load_experiment
+
+    data = load_experiment("config/experiments/digits.yaml").data
+    parts = random_split(1797, data.train, data.validation, seed=0)
+    pool = Dataset.load(raw / "digits").images[np.concatenate([parts["train"], parts["validation"]])] / 16
+    assert [pool.mean(), pool.std()] == pytest.approx([data.normalisation.mean[0], data.normalisation.std[0]], abs=5e-5)
+
+
+def test_split_that_leaves_nothing_is_refused(raw, tmp_path):
+    with pytest.raises(InputError, match="leave no test example of 1797"):
+        split_dataset(raw / "digits", tmp_path / "s.npz", train=1700, validation=97, seed=0)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
+def test_a_broken_split_is_named(tmp_path, content):
+    (tmp_path / "seed-0.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"seed-0\.npz"):
+        load_split(tmp_path / "seed-0.npz")
+
+
+def test_a_foreign_split_is_named(tmp_path):
+    np.savez(tmp_path / "seed-0.npz", other=np.arange(3))
+    with pytest.raises(InputError, match=r"seed-0\.npz.*not a split"):
+        load_split(tmp_path / "seed-0.npz")
+
+
+def test_manifest_says_where_the_data_come_from(raw):
+    about = json.loads((raw / "digits" / "manifest.json").read_text())
+    assert about["source"] == "scikit-learn" and about["count"] == 1797 and about["licence"]
