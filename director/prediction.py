@@ -1,0 +1,281 @@
+"""From a model and data to logits per sample: one pass, dropout samples, or samples of the model's own noise.
+
+A model is any classifier whose call gives logits [B, C], or an object with `logits` (transformers). Examples are what
+`director.data.dataset.ImageExamples` is: a length, `dataset.example`, and `batch(rows)` with the inputs first.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from director.backbones import load_model, parameter_count
+from director.data.dataset import Dataset, ImageExamples
+from director.data.splits import load_split
+from director.device import (
+    autocast,
+    device_name,
+    peak_memory_bytes,
+    reset_peak_memory,
+    resolve_device,
+    seeded,
+    set_threads,
+    to_device,
+)
+from director.files import InputError, file_digest, read_json, write_json
+from director.noise import ExampleNoise, fold, unfold
+from director.predictions import Predictions
+from director.provenance import git_commit, versions
+
+
+def predict(
+    model: nn.Module,
+    examples: Any,
+    *,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+) -> np.ndarray:
+    """Logits float32 [1, N, C] of one deterministic pass in evaluation mode; every module's mode is restored."""
+    with _training_modes(model, lambda module: False):
+        return _logits(model, examples, 1, batch_size, device, precision, lambda inputs, rows: _call(model, inputs))
+
+
+def predict_dropout(
+    model: nn.Module,
+    examples: Any,
+    *,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+) -> np.ndarray:
+    """Logits float32 [S, N, C] of S passes with dropout active (Gal and Ghahramani, ICML 2016).
+
+    The whole model is in training mode, since fused attention takes its dropout from the attention module's own
+    flag; only modules with running statistics stay in evaluation mode. Modes are restored afterwards.
+    batch_size: rows of one pass, S per input; the masks depend on it, and else on `seed` alone.
+
+    Raises InputError if every dropout rate is 0, or if the samples are all alike for another reason.
+    """
+    device = torch.device(device)
+    rates = dropout_rates(model)
+    if not any(rates.values()):
+        raise InputError(
+            f"{type(model).__name__} has no dropout rate above 0 (of {len(rates)} found), so {samples} passes would be "
+            "one and the same; build the model with a rate above 0, or use another method"
+        )
+
+    def dropped(inputs: Any, rows: np.ndarray) -> Any:
+        with seeded(device, seed, int(rows[0])):
+            return _call(model, inputs)
+
+    with _training_modes(model, lambda module: not _has_running_statistics(module)):
+        logits = _logits(model, examples, samples, batch_size, device, precision, dropped)
+    return _refuse_copies(logits, f"dropout of {type(model).__name__} has rates above 0 but no effect on its logits")
+
+
+def predict_samples(
+    model: nn.Module,
+    examples: Any,
+    *,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+) -> np.ndarray:
+    """Logits float32 [S, N, C] of a model with noise of its own, dropout off.
+
+    The noise of an example depends on (seed, example, S) alone, so the batches do not matter, beyond rounding.
+    batch_size: rows of one pass, S per input. Raises InputError if the model takes no noise or ignores it.
+    """
+    name = type(model).__name__
+    if "noise" not in inspect.signature(model.forward).parameters:
+        raise InputError(f"{name} takes no noise, so it has no samples; use its single pass (mle) or mc_dropout")
+
+    def sampled(inputs: Any, rows: np.ndarray) -> Any:
+        noise = ExampleNoise(seed, examples.dataset.example[rows], samples, device)
+        return _call(model, inputs, noise=noise)
+
+    with _training_modes(model, lambda module: False):
+        logits = _logits(model, examples, samples, batch_size, device, precision, sampled)
+    return _refuse_copies(logits, f"{name} gives the same logits for every noise: it has no random layer")
+
+
+def dropout_rates(model: nn.Module) -> dict[str, float]:
+    """Every dropout rate in a model, by the name of its module and attribute.
+
+    Those of dropout modules, and numbers that a module keeps for functional dropout, fused attention or stochastic
+    depth: timm, transformers and torch all have `drop` in their names.
+    """
+    rates = {}
+    for name, module in model.named_modules():
+        for attribute, value in vars(module).items():
+            is_rate = "drop" in attribute or (attribute == "p" and "drop" in type(module).__name__.lower())
+            if is_rate and isinstance(value, int | float) and not isinstance(value, bool):
+                rates[f"{name}.{attribute}".lstrip(".")] = float(value)
+    return rates
+
+
+def predict_suite(
+    *,
+    weights_file: str | Path,
+    training_cost_file: str | Path,
+    dataset_folder: str | Path,
+    normalisation: Mapping[str, Any],
+    split_file: str | Path | None,
+    part: str = "test",
+    method: str,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    about: Mapping[str, Any],
+    predictions_file: str | Path,
+    cost_file: str | Path,
+    device: str = "auto",
+    precision: str = "float32",
+    threads: int = 1,
+) -> None:
+    """Write the predictions of one method on one suite, and what they cost.
+
+    split_file, part: predict the rows whose original is in this part (`validation`, `test`) of the split, corrupted
+    or not; without a split file all rows, as out-of-distribution: without labels. method: `mle`, `mc_dropout` or
+    `kep_svgp`. about: experiment, backbone, suite and the like, kept in the file. The predictions file has the same
+    bytes for the same seed and machine; seconds are in the cost file, without the time to load.
+    """
+    if method not in METHODS:
+        raise InputError(f"method is {method!r}; a model predicts with one of {', '.join(METHODS)}")
+    device = resolve_device(device)
+    set_threads(threads)
+    training_cost = read_json(training_cost_file)
+    model, _ = load_model(weights_file, device)
+    dataset = Dataset.load(dataset_folder)
+    data = dataset.about["fingerprint"]
+    if split_file is not None:
+        split = load_split(split_file)
+        if part not in split:
+            raise InputError(f"part is {part!r}; {split_file} has {', '.join(split)}")
+        dataset = dataset.of_examples(split[part])
+        if not len(dataset):
+            raise InputError(
+                f"{dataset_folder} has no example of part {part} of {split_file}; is it another data set's?"
+            )
+    examples = ImageExamples(dataset, normalisation)
+
+    reset_peak_memory(device)
+    start = time.perf_counter()
+    logits = METHODS[method](
+        model, examples, samples=samples, seed=seed, batch_size=batch_size, device=device, precision=precision
+    )
+    seconds = time.perf_counter() - start
+
+    origin = {
+        "method": method,
+        "samples": samples,
+        "seed": seed,
+        "weights": file_digest(weights_file),
+        "data": data,
+        "precision": precision,
+        "commit": git_commit(Path(__file__).parent),
+        "versions": versions("torch", "numpy"),
+    }
+    labels = dataset.labels if split_file is not None else None
+    columns = {"example": dataset.example, "shift": dataset.shift, "severity": dataset.severity}
+    Predictions(logits, labels, **columns, about={**about, **origin}).save(predictions_file)
+    cost = {
+        "parameters": parameter_count(model),
+        "train_seconds": training_cost["train_seconds"],
+        "predict_seconds": seconds,
+        "examples": len(examples),
+        "samples": samples,
+        "device": device_name(device),
+        "threads": threads,
+        "peak_memory_bytes": peak_memory_bytes(device),
+    }
+    write_json(cost_file, cost)
+
+
+def _single(model: nn.Module, examples: Any, *, samples: int, seed: int, **options: Any) -> np.ndarray:
+    if samples != 1:
+        raise InputError(f"samples is {samples}, but mle is a single pass; use samples 1")
+    return predict(model, examples, **options)
+
+
+METHODS = {"mle": _single, "mc_dropout": predict_dropout, "kep_svgp": predict_samples}
+
+
+def _logits(
+    model: nn.Module,
+    examples: Any,
+    samples: int,
+    batch_size: int,
+    device: str | torch.device,
+    precision: str,
+    forward: Callable[[Any, np.ndarray], Tensor],
+) -> np.ndarray:
+    """float32 [S, N, C]: `forward(inputs, rows)` gets S copies of each input of a batch, folded into one batch axis."""
+    device = torch.device(device)
+    for name, number in {"samples": samples, "batch_size": batch_size, "number of examples": len(examples)}.items():
+        if number < 1:
+            raise InputError(f"{name} is {number}; it must be 1 or more")
+    model.to(device)
+    logits = None
+    with torch.no_grad(), autocast(device, precision):
+        for rows in _batches(len(examples), max(1, batch_size // samples)):
+            inputs = to_device(examples.batch(rows)[0], device)
+            if isinstance(inputs, Mapping):
+                folded = {name: fold(tensor, samples) for name, tensor in inputs.items()}
+            else:
+                folded = fold(inputs, samples)
+            output = unfold(forward(folded, rows).float(), samples)  # [S, B, C]
+            if logits is None:
+                logits = np.empty((samples, len(examples), output.shape[2]), np.float32)
+            logits[:, rows] = output.cpu().numpy()
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=(0, 2)))
+    if len(bad):
+        raise InputError(
+            f"{type(model).__name__} gives logits that are not finite, first for row {bad[0]} of {len(examples)}; "
+            "its weights have diverged or its inputs are not normalised"
+        )
+    return logits
+
+
+def _batches(count: int, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count))
+
+
+def _call(model: nn.Module, inputs: Any, **options: Any) -> Tensor:
+    output = model(**inputs, **options) if isinstance(inputs, Mapping) else model(inputs, **options)
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def _refuse_copies(logits: np.ndarray, reason: str) -> np.ndarray:
+    if len(logits) > 1 and (logits == logits[0]).all():
+        raise InputError(f"all {len(logits)} samples are identical: {reason}")
+    return logits
+
+
+@contextmanager
+def _training_modes(model: nn.Module, training: Callable[[nn.Module], bool]) -> Iterator[None]:
+    """Set the training flag of each module, and every flag back as it was afterwards, also after an error."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in before:
+            module.training = training(module)
+        yield
+    finally:
+        for module, was in before:
+            module.training = was
+
+
+def _has_running_statistics(module: nn.Module) -> bool:
+    return any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False))

@@ -1,0 +1,129 @@
+"""The state of a training in one file, so that a killed one goes on where it was.
+
+The file is no output of the pipeline: it lies undeclared beside the outputs, survives the job, and goes when they
+are written. It belongs to one `identity` (settings, data, seed, code); under another one it is not used.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from director.files import replacing
+
+log = logging.getLogger(__name__)
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Progress:
+    """How far a training has come.
+
+    step: optimiser steps done. seconds: time they took, over all starts. history: one row per finished epoch.
+    best_epoch: counted from 1; 0 before the first is finished. sums: of each loss term over the examples of the
+    epoch under way, float64 scalars. best: the model's state at the best epoch.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    best_epoch: int = 0
+    sums: Tensors = field(default_factory=dict)
+    best: Tensors = field(default_factory=dict)
+
+
+def save_state(
+    path: str | Path,
+    identity: Mapping[str, Any],
+    progress: Progress,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+) -> None:
+    """Write everything the rest of the training depends on; a kill while writing leaves the state before."""
+    groups = {
+        "model": model.state_dict(),
+        "best": progress.best,
+        "sums": progress.sums,
+        "optimiser": {
+            f"{index}.{key}": tensor
+            for index, entries in optimiser.state_dict()["state"].items()
+            for key, tensor in entries.items()
+        },
+    }
+    tensors = {
+        f"{group}/{name}": tensor.detach().to("cpu", copy=True).contiguous()  # safetensors refuses shared memory
+        for group, named in groups.items()
+        for name, tensor in named.items()
+    }
+    plain = {key: getattr(progress, key) for key in ("step", "seconds", "history", "best_epoch")}
+    header = json.dumps({"identity": identity, "progress": plain})
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"training": header})
+
+
+def load_state(
+    path: str | Path, identity: Mapping[str, Any], model: nn.Module, optimiser: torch.optim.Optimizer
+) -> Progress:
+    """Bring model and optimiser to the saved state and return its progress.
+
+    Where there is no state, or it is broken or another training's, nothing is touched, the log says why, and the
+    progress is that of a start.
+    """
+    path = Path(path)
+    if not path.is_file():
+        return Progress()
+    groups: dict[str, Tensors] = {"model": {}, "best": {}, "sums": {}, "optimiser": {}}
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads(file.metadata()["training"])
+            known, plain = header["identity"], header["progress"]
+            for key in file.keys():  # noqa: SIM118
+                group, name = key.split("/", 1)
+                groups[group][name] = file.get_tensor(key)
+    except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
+        log.warning("%s: not a whole training state (%s); training starts anew", path, error)
+        return Progress()
+
+    here = {"identity": json.loads(json.dumps(identity)), "weights": _shapes(model.state_dict())}
+    there = {"identity": known, "weights": _shapes(groups["model"])}
+    if different := list(_differences(there, here)):
+        log.warning("%s: state of another training (%s); training starts anew", path, "; ".join(different[:5]))
+        return Progress()
+
+    place = next(model.parameters()).device
+    model.load_state_dict(groups["model"])
+    entries: dict[int, Tensors] = {}
+    for name, tensor in groups["optimiser"].items():
+        index, key = name.split(".", 1)
+        entries.setdefault(int(index), {})[key] = tensor
+    optimiser.load_state_dict({"state": entries, "param_groups": optimiser.state_dict()["param_groups"]})
+    moved = {group: {name: tensor.to(place) for name, tensor in groups[group].items()} for group in ("best", "sums")}
+    return Progress(**plain, **moved)
+
+
+def remove_state(path: str | Path) -> None:
+    """Remove the state, and what a kill while writing one has left; call it when the outputs are on disk."""
+    path = Path(path)
+    for leftover in [path, *path.parent.glob(f".{path.stem}-*{path.suffix}")]:
+        leftover.unlink(missing_ok=True)
+
+
+def _shapes(tensors: Tensors) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """`name: old, now new` for every leaf of two nested tables that differs."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in sorted({*there, *here}):
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
+    elif there != here:
+        yield f"{name}: {there!r}, now {here!r}"

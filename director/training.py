@@ -1,0 +1,340 @@
+"""One plain training loop, for backbone and student, and the training of a backbone with it.
+
+A training is a function of its settings: order and augmentation come from (seed, epoch), dropout and noise from
+(seed, step), the learning rate from the step. Nothing is carried in a generator's state, so a training that is
+killed and resumed ends where an uninterrupted one does.
+"""
+
+import csv
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import Tensor, nn
+
+from director.backbones import ImageTransformer, parameter_count, save_model
+from director.data.augment import epoch_order
+from director.data.dataset import Dataset, ImageExamples
+from director.data.splits import load_split
+from director.device import (
+    autocast,
+    deterministic,
+    device_name,
+    peak_memory_bytes,
+    reset_peak_memory,
+    resolve_device,
+    seeded,
+    set_threads,
+    to_device,
+)
+from director.files import InputError, file_digest, replacing, write_json, write_text
+from director.metrics import accuracy, nll
+from director.noise import BatchNoise
+from director.prediction import predict
+from director.predictions import Predictions
+from director.provenance import code_digest, git_commit, versions
+from director.resume import Progress, load_state, remove_state, save_state
+
+log = logging.getLogger(__name__)
+
+# Validation numbers that may choose the best epoch, and how.
+SELECTIONS = {"val_accuracy": max, "val_mcc": max, "val_nll": min}
+# The sum of the losses is looked at every so many steps, as looking makes the CPU wait for the GPU.
+LOOK_EVERY = 16
+RUNAWAY = 10  # times the first epoch's loss: larger, yet finite, is lost too
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a training was.
+
+    history: per epoch a row of epoch (from 1), learning_rate (of its last step), train_<term> (mean of each loss term
+    over the examples) and the validation numbers. best_epoch: from 1. seconds: over all starts. peak_memory_bytes: of
+    this process.
+    """
+
+    history: list[dict[str, float]]
+    best_epoch: int
+    seconds: float
+    peak_memory_bytes: int
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[[Any, Tensor, torch.Generator], dict[str, Tensor]],
+    evaluate: Callable[[], dict[str, float]],
+    train: Any,
+    *,
+    seed: int,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    weight_decay: float,
+    warmup_epochs: float,
+    final_learning_rate: float,
+    gradient_clip: float | None,
+    selection: str,
+    state_file: str | Path,
+    identity: Mapping[str, Any],
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+    compile: bool = False,
+    state_seconds: float = 30.0,
+) -> Fit:
+    """Train `model` in place; it ends in evaluation mode with the weights of its best epoch.
+
+    loss: (inputs, labels, generator) -> {"loss": what is minimised, other terms to be logged: ...}, scalars; dropout
+    may draw from torch's global generators, all else draws from `generator`. evaluate: validation numbers of the
+    model as it is, named val_... . train: a length and `batch(rows, view) -> (inputs, labels)` of numpy arrays.
+
+    Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine. gradient_clip: largest
+    2-norm of the whole gradient, None for none. selection: the validation number that chooses the epoch, the first
+    of equals; one of SELECTIONS. precision: `bfloat16` for autocast.
+
+    A state is written to `state_file` about every `state_seconds` (0: after every step), and resumed if its
+    `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call
+    `director.resume.remove_state` when what came of the training is on disk.
+
+    Raises InputError for settings out of range, and when loss or weights stop being finite.
+    """
+    for name, number in {"epochs": epochs, "batch_size": batch_size, "number of training examples": len(train)}.items():
+        if number < 1:
+            raise InputError(f"{name} is {number}; it must be 1 or more")
+    if selection not in SELECTIONS:
+        raise InputError(f"selection is {selection!r}; it must be one of {', '.join(SELECTIONS)}")
+    if not 0 <= warmup_epochs < epochs:
+        raise InputError(f"warmup_epochs is {warmup_epochs}; it must be 0 or more and below epochs, {epochs}")
+    device = torch.device(device)
+    model.to(device)
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.Adam(weights, lr=learning_rate, weight_decay=weight_decay)
+    progress = load_state(state_file, identity, model, optimiser)
+    steps_per_epoch = math.ceil(len(train) / batch_size)
+    steps, warmup_steps = epochs * steps_per_epoch, round(warmup_epochs * steps_per_epoch)
+    if progress.step:
+        log.info("resuming at step %d of %d", progress.step, steps)
+    loss = torch.compile(loss) if compile else loss
+
+    def take_step(rows: np.ndarray, epoch: int, rate: float) -> None:
+        inputs, labels = (to_device(batch, device) for batch in train.batch(rows, epoch))
+        with seeded(device, seed, progress.step) as generator, autocast(device, precision):
+            terms = loss(inputs, labels, generator)
+        for name, term in terms.items():
+            progress.sums[name] = progress.sums.get(name, 0.0) + len(rows) * term.detach().double()
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.zero_grad()
+        terms["loss"].backward()
+        if gradient_clip is not None:
+            nn.utils.clip_grad_norm_(weights, gradient_clip)
+        optimiser.step()
+        progress.step += 1
+
+    reset_peak_memory(device)
+    started = saved = time.monotonic()
+    earlier = progress.seconds
+    with deterministic(device), _progress_bar(steps, progress.step) as advance:
+        for epoch in range(progress.step // steps_per_epoch, epochs):
+            order = epoch_order(len(train), seed, epoch)
+            model.train()
+            for start in range(0, len(train), batch_size)[progress.step % steps_per_epoch :]:
+                rate = learning_rate_at(progress.step, steps, warmup_steps, learning_rate, final_learning_rate)
+                take_step(order[start : start + batch_size], epoch, rate)
+                place = f"epoch {epoch + 1}, step {progress.step} of {steps}, learning rate {rate:.3g}"
+                ends_epoch = progress.step % steps_per_epoch == 0
+                due = time.monotonic() - saved >= state_seconds
+                if ends_epoch or due or device.type == "cpu" or progress.step % LOOK_EVERY == 0:
+                    # a loss that was not finite once leaves the sum so, and no step goes unseen
+                    _refuse_divergence("loss", [progress.sums["loss"]], place)
+                if ends_epoch:
+                    _refuse_divergence("weights", weights, place)
+                    means = {f"train_{name}": total.item() / len(train) for name, total in progress.sums.items()}
+                    model.eval()
+                    row = {"epoch": epoch + 1, "learning_rate": rate, **means, **evaluate()}
+                    _finish_epoch(progress, row, selection, model)
+                progress.seconds = earlier + time.monotonic() - started
+                if due:
+                    save_state(state_file, identity, progress, model, optimiser)
+                    saved = time.monotonic()
+                advance()
+    model.load_state_dict(progress.best)
+    model.eval()
+    return Fit(progress.history, progress.best_epoch, progress.seconds, peak_memory_bytes(device))
+
+
+def learning_rate_at(step: int, steps: int, warmup_steps: int, peak: float, final: float) -> float:
+    """Learning rate of step 0..steps-1: linear up to `peak` over the warm-up, then half a cosine down to `final`."""
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    share = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)  # 0 to 1
+    return final + (peak - final) * (1 + math.cos(math.pi * share)) / 2
+
+
+def train_backbone(
+    *,
+    dataset_folder: str | Path,
+    split_file: str | Path,
+    model: Mapping[str, Any],
+    training: Mapping[str, Any],
+    normalisation: Mapping[str, Any],
+    augmentation: Mapping[str, Any] | None,
+    seed: int,
+    about: Mapping[str, Any],
+    weights_file: str | Path,
+    history_file: str | Path,
+    cost_file: str | Path,
+    settings_file: str | Path,
+    device: str = "auto",
+    precision: str = "float32",
+    compile: bool = False,
+    threads: int = 1,
+) -> None:
+    """Train an image transformer on the split's train part and write weights, history, cost and settings.
+
+    model: settings of `ImageTransformer`. training: those of `fit`, and with kernel-eigenpair layers eta_ksvd and
+    eta_kl, the weights of their penalties (0 if absent): loss = cross-entropy + eta_ksvd J^2 + eta_kl KL. Validation
+    is one pass without noise. about: experiment, backbone and the like, kept with the weights.
+
+    The state of an unfinished training lies beside the weights and is removed last.
+    """
+    device = resolve_device(device)
+    set_threads(threads)
+    dataset, split = Dataset.load(dataset_folder), load_split(split_file)
+    _refuse_other_images(dataset, model)
+    with seeded(torch.device("cpu"), seed):
+        network = ImageTransformer(**model)
+    views = {"normalisation": normalisation, "augmentation": augmentation}
+    train = ImageExamples(dataset.select(split["train"]), **views, seed=seed)
+    validation = ImageExamples(dataset.select(split["validation"]), **views)
+    etas = {name: training.get(f"eta_{name}") or 0.0 for name in ("ksvd", "kl")}
+
+    def loss(images: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        logits, penalties = network.forward_with_penalties(images, BatchNoise(generator))
+        entropy = F.cross_entropy(logits, labels)
+        total = entropy + sum(etas[name] * penalty for name, penalty in penalties.items())
+        return {"loss": total, "cross_entropy": entropy, **penalties} if penalties else {"loss": total}
+
+    def evaluate() -> dict[str, float]:
+        logits = predict(network, validation, batch_size=1024, device=device, precision=precision)
+        predictions = Predictions(logits, validation.dataset.labels)
+        return {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
+
+    origin = {
+        "seed": seed,
+        "data": dataset.about["fingerprint"],
+        "split": file_digest(split_file),
+        "model": dict(model),
+        "training": dict(training),
+        **views,
+        "precision": precision,
+    }
+    state_file = Path(weights_file).with_name("state.safetensors")
+    outcome = fit(
+        network,
+        loss,
+        evaluate,
+        train,
+        seed=seed,
+        **{name: value for name, value in training.items() if not name.startswith("eta_")},
+        state_file=state_file,
+        identity={**origin, "code": code_digest(__file__), "torch": versions("torch")},
+        device=device,
+        precision=precision,
+        compile=compile,
+    )
+
+    machine = {"device": device_name(device), "threads": threads}
+    commit = git_commit(Path(__file__).parent)
+    notes = {
+        **about,
+        **origin,
+        "best_epoch": outcome.best_epoch,
+        "commit": commit,
+        "versions": versions("torch", "numpy"),
+    }
+    save_model(weights_file, network, notes)
+    with replacing(history_file) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(outcome.history[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(outcome.history)
+    cost = {
+        "parameters": parameter_count(network),
+        "train_seconds": outcome.seconds,
+        "epochs": len(outcome.history),
+        "best_epoch": outcome.best_epoch,
+        **machine,
+        "peak_memory_bytes": outcome.peak_memory_bytes,
+    }
+    write_json(cost_file, cost)
+    write_text(settings_file, yaml.safe_dump({**notes, **machine, "compile": compile}, sort_keys=False))
+    remove_state(state_file)
+
+
+def _refuse_divergence(what: str, tensors: list[Tensor], place: str) -> None:
+    if not all(tensor.isfinite().all() for tensor in tensors):
+        raise InputError(
+            f"training diverged: {what} no longer finite by {place}; lower learning_rate, lengthen warmup_epochs, "
+            "lower gradient_clip, or use precision float32"
+        )
+
+
+def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, model: nn.Module) -> None:
+    """Add the epoch's row to the history, and keep the weights if it is the best so far."""
+    if selection not in row:
+        raise InputError(f"selection is {selection!r}, but an epoch gives {', '.join(row)}; choose one of them")
+    for name, number in row.items():
+        if not math.isfinite(number):
+            raise InputError(f"epoch {row['epoch']}: {name} is {number}; lower learning_rate, or set gradient_clip")
+    if progress.history and row["train_loss"] > RUNAWAY * max(1.0, progress.history[0]["train_loss"]):
+        raise InputError(
+            f"training diverged: train_loss is {row['train_loss']:.3g} in epoch {row['epoch']}, over {RUNAWAY} times "
+            f"that of epoch 1; lower learning_rate, lengthen warmup_epochs, or lower gradient_clip"
+        )
+    progress.history.append(row)
+    progress.sums = {}
+    values = [past[selection] for past in progress.history]
+    if values.index(SELECTIONS[selection](values)) == len(values) - 1:
+        progress.best_epoch = row["epoch"]
+        progress.best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    log.info(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
+
+
+@contextmanager
+def _progress_bar(steps: int, done: int) -> Iterator[Callable[[], None]]:
+    """Yield what to call after each step: moves a bar on a terminal, does nothing where the words go to a file."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=steps, completed=done)
+        yield lambda: bar.advance(task)
+
+
+def _refuse_other_images(dataset: Dataset, model: Mapping[str, Any]) -> None:
+    expected = (model["image_size"], model["image_size"], model["channels"])
+    if dataset.images.shape[1:] != expected:
+        raise InputError(
+            f"{dataset.name} has images of {dataset.images.shape[1:]} (height, width, channels), the model is made for "
+            f"{expected}; set model.image_size and model.channels to the data's"
+        )
+    if dataset.labels is None:
+        raise InputError(f"{dataset.name} has no labels, so nothing can be trained on it; choose another data set")
+    classes = int(dataset.labels.max()) + 1
+    if classes != model["classes"]:
+        raise InputError(
+            f"{dataset.name} has {classes} classes, the model {model['classes']}; set model.classes to {classes}"
+        )

@@ -1,0 +1,427 @@
+"""The training loop, and the training of a backbone with it."""
+
+import csv
+import io
+import json
+import logging
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import nn
+
+from director.backbones import load_model
+from director.data.dataset import Dataset, ImageExamples
+from director.files import InputError
+from director.prediction import predict
+from director.training import fit, learning_rate_at, train_backbone
+
+SETTINGS = {
+    "epochs": 3,
+    "batch_size": 8,
+    "learning_rate": 1e-2,
+    "weight_decay": 0.0,
+    "warmup_epochs": 1,
+    "final_learning_rate": 1e-4,
+    "gradient_clip": 1.0,
+    "selection": "val_nll",
+}
+
+
+class Points:
+    """Two clouds in the plane; `seen` records the rows and views that were asked for."""
+
+    def __init__(self, count=20):
+        rng = np.random.default_rng(0)
+        self.labels = np.arange(count) % 2
+        self.inputs = (rng.normal(size=(count, 2)) + 2 * self.labels[:, None]).astype(np.float32)
+        self.seen = []
+
+    def __len__(self):
+        return len(self.labels)
+
+    def batch(self, rows, view=None):
+        self.seen.append((rows.tolist(), view))
+        return self.inputs[rows], self.labels[rows]
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def train(folder, model=None, train=None, loss=None, evaluate=None, **settings):
+    model = model or network()
+    points = Points() if train is None else train
+    inputs, labels = torch.from_numpy(points.inputs), torch.from_numpy(points.labels)
+
+    def cross_entropy(inputs, labels, generator):
+        return {"loss": F.cross_entropy(model(inputs), labels)}
+
+    def validation():
+        with torch.no_grad():
+            return {"val_nll": F.cross_entropy(model(inputs), labels).item()}
+
+    options = {"seed": 0, "state_file": folder / "state.safetensors", "identity": {}} | SETTINGS | settings
+    return fit(model, loss or cross_entropy, evaluate or validation, points, **options), model
+
+
+def test_learning_rate_rises_linearly_then_falls_as_a_cosine():
+    rates = [learning_rate_at(step, 101, 10, peak=1.0, final=0.1) for step in range(101)]
+    np.testing.assert_allclose(rates[:10], np.arange(1, 11) / 10)
+    assert rates[10] == 1.0
+    assert rates[55] == pytest.approx(0.55)  # half-way between peak and end, half-way through the cosine
+    assert rates[100] == pytest.approx(0.1)
+    assert (np.diff(rates[10:]) < 0).all()
+    assert learning_rate_at(0, 1, 0, peak=1.0, final=0.1) == 1.0
+
+
+def test_every_epoch_sees_every_example_once_under_its_own_view(tmp_path):
+    points = Points()
+    train(tmp_path, train=points)
+    assert [len(rows) for rows, _ in points.seen] == [8, 8, 4] * 3
+    assert [view for _, view in points.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    orders = [[row for rows, view in points.seen if view == epoch for row in rows] for epoch in range(3)]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_one_step_is_adam_with_the_l2_term_in_the_gradient(tmp_path):
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(model.weight, 3.0)
+    slope = torch.tensor([0.0, 10.0])
+    train(
+        tmp_path,
+        model,
+        loss=lambda inputs, labels, generator: {"loss": (model.weight * slope).sum()},
+        evaluate=lambda: {"val_nll": 0.0},
+        epochs=1,
+        batch_size=20,
+        warmup_epochs=0,
+        weight_decay=0.5,
+        gradient_clip=None,
+    )
+    # gradient 0 + 0.5 * 3 and 10 + 0.5 * 3: Adam's first step is the learning rate times the sign of either.
+    # Decoupled decay would have moved the first weight by 0.005 * 3 and not by 0.01.
+    torch.testing.assert_close(model.weight.detach(), torch.full((1, 2), 3.0 - 1e-2))
+
+
+def test_gradient_is_clipped_by_the_norm_of_all_parameters(tmp_path):
+    model, norms = nn.Linear(2, 2), []
+
+    def loss(inputs, labels, generator):
+        if model.weight.grad is not None:
+            norms.append(torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in model.parameters()])).item())
+        return {"loss": 1000 * F.cross_entropy(model(inputs), labels)}
+
+    train(tmp_path, model, loss=loss, gradient_clip=0.25)
+    assert norms == pytest.approx([0.25] * len(norms), rel=1e-4)
+
+
+def test_history_holds_means_over_examples_and_all_terms(tmp_path):
+    def loss(inputs, labels, generator):
+        # the mean of a batch; over the epoch's 20 examples, batches of 8, 8 and 4 must not count alike
+        return {"loss": next(model.parameters()).sum() * 0 + 1.0, "position": inputs[:, 0].mean()}
+
+    model, points = network(), Points()
+    outcome, _ = train(tmp_path, model, train=points, loss=loss)
+    assert [row["epoch"] for row in outcome.history] == [1, 2, 3]
+    assert list(outcome.history[0]) == ["epoch", "learning_rate", "train_loss", "train_position", "val_nll"]
+    for row in outcome.history:
+        assert row["train_loss"] == 1.0
+        assert row["train_position"] == pytest.approx(points.inputs[:, 0].mean(), rel=1e-6)
+    assert [row["learning_rate"] for row in outcome.history] == pytest.approx([1e-2, 6.02e-3, 1e-4], abs=2e-3)
+    assert outcome.seconds > 0
+    assert outcome.peak_memory_bytes > 10**6
+
+
+@pytest.mark.parametrize(
+    ("selection", "values", "best"),
+    [("val_accuracy", [0.5, 0.9, 0.9, 0.7], 2), ("val_nll", [0.5, 0.2, 0.2, 0.7], 2), ("val_nll", [0.0] * 4, 1)],
+)
+def test_model_ends_with_the_first_best_epoch(tmp_path, selection, values, best):
+    model, weights, remaining = network(), [], iter(values)
+
+    def evaluate():
+        assert not model.training
+        weights.append(model[0].weight.detach().clone())
+        return {selection: next(remaining)}
+
+    outcome, _ = train(tmp_path, model, evaluate=evaluate, epochs=4, selection=selection)
+    assert outcome.best_epoch == best
+    assert torch.equal(model[0].weight, weights[best - 1])
+    assert not torch.equal(weights[best - 1], weights[best])
+    assert not model.training
+
+
+def test_dropout_and_generator_depend_on_seed_and_step_alone(tmp_path):
+    def run(seed, disturb=False):
+        drawn = []
+
+        def loss(inputs, labels, generator):
+            drawn.append((torch.rand(()).item(), torch.rand((), generator=generator).item()))
+            return {"loss": model(inputs).sum()}
+
+        def evaluate():
+            if disturb:
+                torch.rand(5)
+            return {"val_nll": 0.0}
+
+        model = network()
+        before = torch.random.get_rng_state()
+        train(tmp_path, model, loss=loss, evaluate=evaluate, seed=seed)
+        assert disturb or torch.equal(torch.random.get_rng_state(), before)  # the caller's state is left alone
+        return drawn
+
+    drawn = run(0)
+    assert run(0, disturb=True) == drawn
+    assert run(1) != drawn
+    assert len(set(sum(drawn, ()))) == 2 * len(drawn)  # no number comes twice, and the two streams differ
+
+
+def test_training_learns(tmp_path):
+    outcome, _ = train(tmp_path, epochs=30)
+    assert outcome.history[-1]["val_nll"] < 0.5 * outcome.history[0]["val_nll"]
+
+
+def test_bfloat16_runs_the_loss_in_autocast(tmp_path):
+    seen = set()
+
+    def loss(inputs, labels, generator):
+        logits = model(inputs)
+        seen.add(logits.dtype)
+        return {"loss": F.cross_entropy(logits, labels)}
+
+    model = network()
+    outcome, _ = train(tmp_path, model, loss=loss, precision="bfloat16")
+    assert seen == {torch.bfloat16}
+    assert model[0].weight.dtype == torch.float32
+    assert math.isfinite(outcome.history[-1]["train_loss"])
+
+
+def test_compiled_training_is_the_same_training(tmp_path, monkeypatch):
+    # traced by torch.compile but run operation by operation: minutes of a C++ compiler would show no more
+    compiled = []
+    trace = partial(torch.compile, backend="eager")
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or trace(function))
+    (plain, one), (traced, other) = train(tmp_path), train(tmp_path, compile=True)
+    assert len(compiled) == 1
+    assert traced.history == plain.history
+    assert torch.equal(one[0].weight, other[0].weight)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_with_epoch_step_and_remedy(tmp_path, bad):
+    calls = []
+
+    def loss(inputs, labels, generator):
+        calls.append(None)
+        return {"loss": model(inputs).sum() * (bad if len(calls) == 5 else 1.0)}
+
+    model = network()
+    with pytest.raises(InputError, match=r"loss no longer finite by epoch 2, step 5 of 9, .* lower learning_rate"):
+        train(tmp_path, model, loss=loss)
+    assert len(calls) == 5
+
+
+def test_weights_that_are_not_finite_stop_before_validation(tmp_path):
+    def loss(inputs, labels, generator):
+        # finite, with an infinite gradient in the last step of the epoch
+        return {"loss": (model.weight - model.weight.detach()).abs().sqrt().sum()}
+
+    model = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="weights no longer finite by epoch 1"):
+        train(tmp_path, model, loss=loss, evaluate=pytest.fail, batch_size=20)
+
+
+def test_a_loss_that_runs_away_but_stays_finite_stops(tmp_path):
+    calls = []
+
+    def loss(inputs, labels, generator):
+        calls.append(None)
+        return {"loss": model(inputs).square().mean() * 0 + 2.0 ** len(calls)}
+
+    model = network()
+    with pytest.raises(InputError, match=r"train_loss is .* in epoch \d, over 10 times that of epoch 1; lower"):
+        train(tmp_path, model, loss=loss)
+
+
+def test_a_validation_number_that_is_not_finite_stops(tmp_path):
+    with pytest.raises(InputError, match="epoch 1: val_nll is nan; lower learning_rate"):
+        train(tmp_path, evaluate=lambda: {"val_nll": float("nan")})
+
+
+def test_equal_predictions_are_no_error(tmp_path):
+    model = nn.Linear(2, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    outcome, _ = train(tmp_path, model, loss=lambda inputs, labels, generator: {"loss": 0 * model(inputs).sum()})
+    assert [row["val_nll"] for row in outcome.history] == pytest.approx([math.log(2)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"warmup_epochs": 3}, "warmup_epochs is 3; it must be 0 or more and below epochs, 3"),
+        ({"selection": "accuracy"}, "selection is 'accuracy'; it must be one of val_accuracy, val_mcc, val_nll"),
+        ({"selection": "val_accuracy"}, "selection is 'val_accuracy', but an epoch gives .*train_loss, val_nll"),
+        ({"precision": "float16"}, "precision is 'float16'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"train": Points(0)}, "number of training examples is 0"),
+    ],
+)
+def test_settings_out_of_range_are_named(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        train(tmp_path, **settings)
+
+
+def test_log_has_one_plain_line_per_epoch(tmp_path, caplog, capfd):
+    with caplog.at_level(logging.INFO, "director"):
+        train(tmp_path)
+    assert len(caplog.messages) == 3
+    assert caplog.messages[1].startswith("epoch 2, learning_rate ")
+    assert "val_nll 0." in caplog.messages[1]
+    assert capfd.readouterr().err == ""  # no bar where standard error is no terminal
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path, monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    train(tmp_path)
+    assert "9/9" in terminal.getvalue()
+
+
+# -- a backbone ------------------------------------------------------------------------------------------------------
+
+MODEL = {
+    "image_size": 4,
+    "channels": 1,
+    "patch": 2,
+    "width": 16,
+    "depth": 2,
+    "heads": 2,
+    "mlp_width": 16,
+    "classes": 2,
+}
+NORMALISATION = {"scale": 255.0, "mean": [0.5], "std": [0.3]}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Bright and dark images in 40 rows: folder of the data set and split file."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    images = np.clip(rng.normal(90 + 60 * labels[:, None, None, None], 30, (40, 4, 4, 1)), 0, 255).astype(np.uint8)
+    Dataset.clean("bright", images, labels).save(tmp_path / "bright")
+    np.savez(tmp_path / "split.npz", train=np.arange(24), validation=np.arange(24, 32), test=np.arange(32, 40))
+    return tmp_path
+
+
+def backbone(folder, name="backbone", model=(), training=(), **options):
+    out = folder / name
+    files = {
+        "weights_file": out / "model.safetensors",
+        "history_file": out / "history.csv",
+        "cost_file": out / "cost.json",
+        "settings_file": out / "settings.yaml",
+    }
+    arguments = {
+        "dataset_folder": folder / "bright",
+        "split_file": folder / "split.npz",
+        "model": MODEL | dict(model),
+        "training": SETTINGS | {"epochs": 4, "selection": "val_accuracy"} | dict(training),
+        "normalisation": NORMALISATION,
+        "augmentation": {"padding": 1, "flip": True},
+        "seed": 3,
+        "about": {"experiment": "test", "backbone": "softmax"},
+        "device": "cpu",
+        "threads": 1,
+    }
+    train_backbone(**arguments | files | options)
+    return files
+
+
+def test_backbone_writes_weights_history_cost_and_settings(data):
+    files = backbone(data)
+    model, about = load_model(files["weights_file"])
+    assert {key: model.settings[key] for key in MODEL} == MODEL
+    assert about["experiment"] == "test"
+    assert about["seed"] == 3
+    assert about["data"] == Dataset.load(data / "bright").about["fingerprint"]
+    assert "torch" in about["versions"]
+
+    rows = list(csv.DictReader(files["history_file"].open()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert about["best_epoch"] == 1 + np.argmax([float(row["val_accuracy"]) for row in rows])
+
+    cost = json.loads(files["cost_file"].read_text())
+    assert cost["parameters"] == sum(p.numel() for p in model.parameters())
+    assert {"train_seconds", "epochs", "best_epoch", "device", "threads", "peak_memory_bytes"} < set(cost)
+
+    settings = yaml.safe_load(files["settings_file"].read_text())
+    assert settings["training"]["epochs"] == 4
+    assert settings["augmentation"] == {"padding": 1, "flip": True}
+    assert sorted(path.name for path in files["weights_file"].parent.iterdir()) == [
+        "cost.json",
+        "history.csv",
+        "model.safetensors",
+        "settings.yaml",
+    ]
+
+
+def test_weights_are_those_of_the_best_epoch_and_the_validation_numbers_come_from_them(data):
+    files = backbone(data, training={"epochs": 6, "selection": "val_nll"})
+    model, about = load_model(files["weights_file"])
+    dataset = Dataset.load(data / "bright")
+    logits = predict(model, ImageExamples(dataset.select(np.arange(24, 32)), NORMALISATION), batch_size=3)[0]
+    nll = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(dataset.labels[24:32].copy())).item()
+    rows = list(csv.DictReader(files["history_file"].open()))
+    assert float(rows[about["best_epoch"] - 1]["val_nll"]) == pytest.approx(nll, rel=1e-5)
+    assert float(rows[about["best_epoch"] - 1]["val_nll"]) == min(float(row["val_nll"]) for row in rows)
+
+
+def test_same_settings_give_the_same_bytes_and_another_seed_others(data):
+    one, two, other = backbone(data, "one"), backbone(data, "two"), backbone(data, "three", seed=4)
+    for name in ("weights_file", "history_file", "settings_file"):
+        assert one[name].read_bytes() == two[name].read_bytes()
+        assert one[name].read_bytes() != other[name].read_bytes()
+
+
+def test_kernel_eigenpair_penalties_enter_with_their_weights(data):
+    kep = {"kep_layers": 1, "kep_variant": "sum", "kep_rank": 2, "kep_multiplier": 2}
+    files = backbone(data, model=kep, training={"eta_ksvd": 10.0, "eta_kl": 0.5, "epochs": 2})
+    for row in csv.DictReader(files["history_file"].open()):
+        expected = float(row["train_cross_entropy"]) + 10 * float(row["train_ksvd"]) + 0.5 * float(row["train_kl"])
+        assert float(row["train_loss"]) == pytest.approx(expected, rel=1e-5)
+        assert float(row["train_kl"]) > 0
+    bare = backbone(data, "bare", model=kep, training={"epochs": 2})
+    for row in csv.DictReader(bare["history_file"].open()):
+        assert float(row["train_loss"]) == pytest.approx(float(row["train_cross_entropy"]))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"classes": 3}, "bright has 2 classes, the model 3; set model.classes to 2"),
+        ({"image_size": 8}, r"images of \(4, 4, 1\) .* made for \(8, 8, 1\)"),
+        ({"channels": 3}, r"made for \(4, 4, 3\)"),
+    ],
+)
+def test_model_that_does_not_fit_the_data_is_refused_before_training(data, model, message):
+    with pytest.raises(InputError, match=message):
+        backbone(data, model=model)
+    assert not (data / "backbone").exists()
+
+
+def test_data_without_labels_cannot_train(data):
+    Dataset.clean("dark", np.zeros((40, 4, 4, 1), np.uint8), None).save(data / "dark")
+    with pytest.raises(InputError, match="dark has no labels"):
+        backbone(data, dataset_folder=data / "dark")
