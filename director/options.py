@@ -1,0 +1,71 @@
+"""What is written from the schema of the settings: JSON schemas for editors, and the option page for readers."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from director.settings import Configuration, Experiment, Schema
+
+SCHEMAS = {"config/config.schema.json": Configuration, "config/experiment.schema.json": Experiment}
+PAGE = "docs/options.md"
+
+
+def generated_files() -> dict[str, str]:
+    """Path -> text of every file that is generated from the schema; `python -m director options` writes them."""
+    schemas = {path: json.dumps(schema.model_json_schema(), indent=1) + "\n" for path, schema in SCHEMAS.items()}
+    return schemas | {PAGE: option_page()}
+
+
+def option_page() -> str:
+    """Every option with type, default and meaning, as Markdown."""
+    lines = [
+        "# Options",
+        "",
+        "Generated from `director/settings.py` by `python -m director options`; edit there.",
+        "A key that is not listed here is refused.",
+    ]
+    for title, schema in (("config/config.yaml", Configuration), ("config/experiments/<name>.yaml", Experiment)):
+        lines += ["", f"## {title}", "", schema.__doc__ or ""]
+        lines += ["", "| key | type | default | meaning |", "|---|---|---|---|", *_rows(schema)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(schema: type[Schema], prefix: str = "") -> Iterator[str]:
+    definitions = schema.model_json_schema()
+    for name, field in schema.model_fields.items():
+        default = "required" if field.is_required() else f"`{_plain(field.default)}`"
+        kind = _type(definitions["properties"][name]).replace("|", "\\|")
+        yield f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
+        if (inner := _inner(field.annotation)) is not None:
+            mapping = "<backbone>.<method>." if getattr(field.annotation, "__origin__", None) is dict else ""
+            yield from _rows(inner, f"{prefix}{name}.{mapping}")
+
+
+def _inner(annotation: Any) -> type[Schema] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Schema):
+        return annotation
+    return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)
+
+
+def _plain(default: Any) -> str:
+    if isinstance(default, Schema):
+        return "as below"
+    return json.dumps(default)
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " | ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "anyOf" in schema:
+        return " or ".join(_type(part) for part in schema["anyOf"])
+    if "prefixItems" in schema:
+        return "[" + ", ".join(_type(part) for part in schema["prefixItems"]) + "]"
+    if "$ref" in schema or schema.get("type") == "object":
+        return "table"
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}"
+    bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    limits = ", ".join(f"{sign} {schema[key]:g}" for key, sign in bounds.items() if key in schema)
+    return schema.get("type", "any") + (f" ({limits})" if limits else "")

@@ -1,0 +1,275 @@
+"""The schema of the settings: every key of config/config.yaml and config/experiments/*.yaml, described once.
+
+Defaults, the JSON schemas (config/*.schema.json) and the option page (docs/options.md) are generated from here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from director.data.fetch import DATASETS
+from director.files import InputError
+
+DatasetName = Literal["digits", "digits_c", "photographs"]
+Backbone = Literal["softmax"]
+Method = Literal["mle", "temperature", "mc_dropout", "ensemble"]
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Normalisation(Schema):
+    """What makes pixels numbers of order one: (pixel / scale - mean) / std, for every image that meets the model."""
+
+    scale: float = Field(255.0, gt=0, description="pixel value that counts as 1")
+    mean: list[float] = Field(description="mean per channel of the scaled pixels of the training set")
+    std: list[Annotated[float, Field(gt=0)]] = Field(description="standard deviation per channel of the same")
+
+
+class Augmentation(Schema):
+    """Training images are cropped at random after zero padding, and mirrored (method.md, section 6)."""
+
+    padding: int = Field(0, ge=0, description="pixels of zero padding a random crop may shift into; paper: 4")
+    flip: bool = Field(False, description="mirror left to right with probability 1/2; paper: true")
+
+
+class Data(Schema):
+    """The data set that trains and tests, and the suites that shift it."""
+
+    name: DatasetName = Field(description="data set that trains, selects and tests")
+    train: Positive = Field(description="number of training examples")
+    validation: Positive = Field(description="number of validation examples: they choose epochs and temperatures")
+    corrupted: DatasetName | None = Field(
+        None, description="data set of the suite `corrupted`: the test examples, shifted"
+    )
+    out_of_distribution: list[DatasetName] = Field([], description="data sets of the suites `ood-<name>`")
+    normalisation: Normalisation = Field(description="one normalisation for all of them")
+    augmentation: Augmentation | None = Field(None, description="augmentation of the training images; null for none")
+
+
+class Model(Schema):
+    """The paper's image transformer (protocols.md, section 2)."""
+
+    image_size: Positive = Field(description="height and width of the images, pixels; paper: 32")
+    channels: Positive = Field(description="channels of the images; paper: 3")
+    patch: Positive = Field(description="height and width of a patch, pixels; paper: 4")
+    width: Positive = Field(description="width of the residual stream; paper: 384")
+    depth: Positive = Field(description="number of layers; paper: 7")
+    heads: Positive = Field(description="number of attention heads; paper: 12")
+    mlp_width: Positive = Field(description="hidden width of the MLP; paper: 384")
+    classes: int = Field(ge=2, description="number of classes")
+    dropout: Rate = Field(0.1, description="dropout rate after both linear maps of the MLP; paper: 0.1")
+
+    @model_validator(mode="after")
+    def divisible(self) -> "Model":
+        for part, whole in (("patch", "image_size"), ("heads", "width")):
+            if getattr(self, whole) % getattr(self, part):
+                raise ValueError(f"{part} {getattr(self, part)} does not divide {whole} {getattr(self, whole)}")
+        return self
+
+
+class Training(Schema):
+    """One plain loop: Adam with L2, warm-up, cosine, best epoch by validation (method.md, section 6)."""
+
+    epochs: Positive = Field(300, description="passes over the training examples; paper: 300")
+    batch_size: Positive = Field(128, description="examples per step; paper: 128")
+    learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule; paper: 1e-3")
+    final_learning_rate: float = Field(1e-5, ge=0, description="end of the cosine; paper: 1e-5")
+    warmup_epochs: float = Field(5, ge=0, description="epochs of linear warm-up; paper: 5")
+    weight_decay: float = Field(5e-5, ge=0, description="L2 coefficient inside Adam; paper: 5e-5")
+    gradient_clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient; null for none")
+    selection: Literal["val_accuracy", "val_nll"] = Field(
+        "val_accuracy", description="validation number of the best epoch"
+    )
+
+    @model_validator(mode="after")
+    def warm_up_ends(self) -> "Training":
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs {self.warmup_epochs} does not end before epochs {self.epochs}")
+        return self
+
+
+class McDropout(Schema):
+    """Monte Carlo dropout (Gal and Ghahramani, 2016; baselines.md, section 3)."""
+
+    samples: int = Field(10, ge=2, description="stochastic passes per input; paper: 10")
+
+
+class Temperature(Schema):
+    """Temperature scaling (Guo et al., 2017; baselines.md, section 2)."""
+
+    lower: float = Field(0.05, gt=0, description="smallest temperature searched")
+    upper: float = Field(20.0, gt=0, description="largest temperature searched")
+
+    @model_validator(mode="after")
+    def ordered(self) -> "Temperature":
+        if self.lower >= self.upper:
+            raise ValueError(f"lower {self.lower} is not below upper {self.upper}")
+        return self
+
+
+class Comparison(Schema):
+    """Paired differences to one method (protocols.md, section 3)."""
+
+    reference: tuple[Backbone, Method] = Field(
+        ("softmax", "mle"), description="backbone and method that the other rows are compared with"
+    )
+    replicates: int = Field(1000, ge=100, description="bootstrap replicates behind an interval")
+    level: float = Field(0.95, gt=0, lt=1, description="coverage of the intervals")
+
+
+class Published(Schema):
+    """A published number to stand beside ours; raw units (0.8474, not 84.74)."""
+
+    accuracy: float | None = Field(None, ge=0, le=1, description="published accuracy")
+    ece_15: float | None = Field(None, ge=0, le=1, description="published expected calibration error, 15 bins")
+    source: str = Field(description="where the numbers are printed: paper and table")
+
+
+class Experiment(Schema):
+    """One experiment: a data set, a backbone recipe, and the methods that the table compares."""
+
+    data: Data = Field(description="data set and suites")
+    model: Model = Field(description="backbone")
+    training: Training = Field(Training(), description="training of the backbone")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        min_length=1, description="seeds of split, weights, order, dropout; paper: 0-4"
+    )
+    methods: dict[Backbone, list[Method]] = Field(min_length=1, description="rows of the table: backbone -> methods")
+    mc_dropout: McDropout = Field(McDropout(), description="options of the row `mc_dropout`")
+    temperature: Temperature = Field(Temperature(), description="options of the row `temperature`")
+    comparison: Comparison = Field(Comparison(), description="options of comparison.csv")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast of every forward pass")
+    predict_batch: Positive = Field(512, description="inputs per forward pass in prediction; memory, not results")
+    published: dict[Backbone, dict[Method, Published]] = Field({}, description="published numbers: backbone -> method")
+
+    @model_validator(mode="after")
+    def consistent(self) -> "Experiment":
+        rows = [(backbone, method) for backbone, methods in self.methods.items() for method in methods]
+        for name, values in (("seeds", self.seeds), ("methods", rows)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} {values} names one twice; keep it once")
+        named = {method for _, method in rows}
+        if "ensemble" in named and len(self.seeds) < 2:
+            raise ValueError(f"an ensemble needs two seeds, not {self.seeds}; add a seed or drop the method ensemble")
+        if "mc_dropout" in named and self.model.dropout == 0:
+            raise ValueError("mc_dropout needs model.dropout above 0; raise it or drop the method mc_dropout")
+        if self.comparison.reference not in rows:
+            raise ValueError(f"comparison.reference {self.comparison.reference} is not among the methods {rows}")
+        normal = self.data.normalisation
+        if not len(normal.mean) == len(normal.std) == self.model.channels:
+            raise ValueError(
+                f"normalisation has {len(normal.mean)} means, {len(normal.std)} stds for {self.model.channels} channels"
+            )
+        made_from = self.data.corrupted and DATASETS[self.data.corrupted]
+        if self.data.corrupted and self.data.name not in made_from:
+            raise ValueError(
+                f"data.corrupted {self.data.corrupted!r} is not a shifted copy of data.name {self.data.name!r}"
+            )
+        return self
+
+    @property
+    def suites(self) -> dict[str, str]:
+        """Suite of predictions -> data set it is made on, test suites only."""
+        corrupted = {"corrupted": self.data.corrupted} if self.data.corrupted else {}
+        return {"test": self.data.name, **corrupted, **{f"ood-{name}": name for name in self.data.out_of_distribution}}
+
+
+class Compute(Schema):
+    """The machine: changes how fast a run is, and recorded with it, but never a reason to run it again."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA where there is a GPU, else the CPU")
+    compile: bool = Field(False, description="compile the model with torch.compile; worth it for hours of training")
+    threads: Positive = Field(1, description="CPU threads of a training or prediction job")
+
+
+class Configuration(Schema):
+    """config/config.yaml: which experiments enter the tables, and on what they run."""
+
+    experiments: list[str] = Field(min_length=1, description="names of files in config/experiments, without .yaml")
+    compute: Compute = Field(Compute(), description="the machine")
+
+
+def load_configuration(config: Mapping[str, Any], file: str | Path) -> tuple[Configuration, dict[str, Experiment]]:
+    """Check the configuration and read its experiments, from the folder `experiments` beside `file`.
+
+    Raises InputError with one line per problem: file, key, value, remedy.
+    """
+    configuration = _check(Configuration, config, Path(file))
+    folder = Path(file).parent / "experiments"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    for name in configuration.experiments:
+        if name not in known:
+            raise InputError(
+                f"{file}: experiments: {name!r} is no file {folder / name}.yaml; known: {', '.join(known)}"
+            )
+    return configuration, {name: load_experiment(folder / f"{name}.yaml") for name in configuration.experiments}
+
+
+def load_experiment(path: str | Path) -> Experiment:
+    """Read one experiment file; InputError as `load_configuration`."""
+    return _check(Experiment, _read_yaml(Path(path)), Path(path))
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+
+
+def _check(schema: type[Schema], content: Any, path: Path) -> Any:
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: holds {type(content).__name__}, not a table of settings; see docs/options.md")
+    try:
+        return schema.model_validate(dict(content))
+    except ValidationError as error:
+        raise InputError("\n".join(_line(path, schema, problem) for problem in error.errors())) from error
+
+
+def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
+    if problem["type"] == "extra_forbidden":
+        import difflib
+
+        allowed = _keys_at(schema, problem["loc"][:-1])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, 1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
+        return f"{path}: {key}: unknown key; {remedy}"
+    if problem["type"] == "missing":
+        return f"{path}: {key}: missing; add it (docs/options.md describes it)"
+    if problem["type"] == "value_error":
+        return f"{path}: {key}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{path}: {key}: {problem['input']!r} refused: {problem['msg'].lower()} (docs/options.md)"
+
+
+def _keys_at(schema: Any, location: tuple) -> list[str]:
+    for part in location:
+        fields = getattr(schema, "model_fields", {})
+        if part in fields:
+            schema = next(
+                (c for c in _candidates(fields[part].annotation) if isinstance(c, type) and issubclass(c, Schema)), None
+            )
+    return list(getattr(schema, "model_fields", {}))
+
+
+def _candidates(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", ())
+    return [annotation, *(found for argument in arguments for found in _candidates(argument))]
