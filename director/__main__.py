@@ -42,6 +42,16 @@ def check(arguments: argparse.Namespace) -> None:
     print(f"{arguments.file}: S = {samples}, N = {rows}, C = {classes}, {labels}, shift{plural} {shown}")
 
 
+def options(arguments: argparse.Namespace) -> None:
+    """Write what is generated from the schema of the settings: JSON schemas and docs/options.md."""
+    from director.files import write_text
+    from director.options import generated_files
+
+    for path, text in generated_files().items():
+        write_text(path, text)
+        print(path)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status, 2 for input that cannot be used."""
     arguments = _parser().parse_args(words)
@@ -74,6 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.set_defaults(verb=check)
     verb.add_argument("file", metavar="FILE.npz")
+
+    verb = verbs.add_parser("options", help="write JSON schemas and docs/options.md", description=options.__doc__)
+    verb.set_defaults(verb=options)
     return parser
 
 

@@ -1,6 +1,5 @@
 """Comparison of methods: spread, bootstrap, tests."""
 
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -1,0 +1,26 @@
+# The whole study: raw data -> weights -> prediction files -> tables and figures.
+#   snakemake --cores 8 results/tables/main.csv     the table (and its runs in MLflow)
+#   snakemake --cores 8                             tables and figures, and both in MLflow
+from snakemake.utils import min_version
+
+min_version("9.10")
+
+configfile: "config/config.yaml"
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/unlock.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/backbone.smk"
+include: "workflow/rules/predict.smk"
+include: "workflow/rules/baselines.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/publish.smk"
+
+report: "workflow/report/workflow.rst"
+
+# Everything that a reader of the study opens.
+rule all:
+    default_target: True
+    input:
+        TABLES,
+        FIGURES,

@@ -1,0 +1,182 @@
+"""Runs in MLflow: the only place that knows it, and a sink that nothing of the study depends on.
+
+Jobs write files; one process turns finished run folders into MLflow runs afterwards. Several processes writing to a
+fresh database at once lose runs in its schema creation, so nothing else talks to MLflow.
+"""
+
+import csv
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from director.files import file_digest, read_json
+from director.provenance import fingerprint
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("DO_NOT_TRACK", "true")
+
+STORE = "sqlite:///mlflow.db"  # MLflow's own default, so that a plain `mlflow ui` in the same folder shows the runs
+PATH_TAG, DIGEST_TAG = "director.path", "director.digest"
+ORIGIN = ("code", "commit", "data", "weights")  # where a run comes from: tags, not parameters
+BATCH = 1000  # metrics in one request, MLflow's limit
+PARAMETER_LENGTH = 6000  # longest parameter value that MLflow's store takes
+
+
+@dataclass(frozen=True)
+class Run:
+    """One MLflow run to be: its name is the path of its folder, which is its identity.
+
+    metrics: (name, value, step); undefined and infinite values are left out, since a chart would draw them as numbers.
+    artifacts: files copied into the run. parent: path of the run that it is nested under, published before it.
+    """
+
+    path: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: list[tuple[str, float | None, int]] = field(default_factory=list)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    artifacts: tuple[Path, ...] = ()
+    parent: str | None = None
+
+    def digest(self) -> str:
+        files = {str(path): file_digest(path) for path in self.artifacts}
+        content = [
+            dict(self.parameters),
+            [list(metric) for metric in self.metrics],
+            dict(self.tags),
+            files,
+            self.parent,
+        ]
+        return fingerprint(content)
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level: {"training": {"epochs": 3}} -> {"training.epochs": 3}."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def backbone_run(folder: str | Path) -> Run:
+    """The run of a trained model: its history as curves, its settings as parameters, its weights by digest."""
+    folder = Path(folder)
+    settings = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
+        history = [{key: float(value) if value else None for key, value in row.items()} for row in csv.DictReader(file)]
+    metrics = [(key, row[key], int(row["epoch"])) for row in history for key in row if key != "epoch"]
+    cost = read_json(folder / "cost.json")
+    metrics += [(key, value, 0) for key, value in cost.items() if isinstance(value, int | float)]
+    tags = {key: settings.pop(key, None) for key in ORIGIN} | {"weights": file_digest(folder / "model.safetensors")}
+    files = tuple(folder / name for name in ("history.csv", "settings.yaml", "cost.json"))
+    return Run(str(folder), flatten(settings), metrics, _text(tags), files)
+
+
+def method_run(folder: str | Path, metrics_files: Iterable[str | Path], parent: str | None = None) -> Run:
+    """The run of one method: the overall metrics of each of its suites, named `<suite>/<metric>`."""
+    folder, metrics, about = Path(folder), [], {}
+    files = tuple(map(Path, metrics_files))
+    for path in files:
+        content = read_json(path)
+        about = content["about"]
+        several = len({record["samples"] for record in content["records"]}) > 1
+        for record in content["records"]:
+            if record["shift"] in ("clean", "overall") or about["suite"].startswith("ood-"):
+                prefix = about["suite"] + (f"/samples-{record['samples']}" if several else "")
+                numbers = {key: value for key, value in record.items() if isinstance(value, float) or value is None}
+                metrics += [(f"{prefix}/{key}", value, 0) for key, value in numbers.items()]
+    tags = {key: about.get(key) for key in ORIGIN}
+    kept = {key: value for key, value in flatten(about).items() if key not in (*ORIGIN, "suite")}
+    return Run(str(folder), kept, metrics, _text(tags), files, parent)
+
+
+def publish(experiment: str, runs: Iterable[Run]) -> dict[str, str]:
+    """Make the MLflow experiment hold exactly these runs: new ones added, changed replaced, vanished deleted.
+
+    A run counts as changed when the digest of its content differs, so publishing twice changes nothing; parameters of
+    a run cannot be changed, so a changed run is written anew. Parents come before children. Returns path -> run id.
+    """
+    import mlflow
+    from mlflow import MlflowClient
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI", STORE)
+    mlflow.set_tracking_uri(uri)
+    client = MlflowClient(uri)
+    there = client.get_experiment_by_name(experiment)
+    # an absolute place: a relative one would be sought beside whatever folder the browser's server starts in
+    location = Path("mlruns", experiment).resolve().as_uri() if uri == STORE else None
+    home = there.experiment_id if there else client.create_experiment(experiment, artifact_location=location)
+    old: dict[str | None, list[Any]] = {}
+    for run in _search(client, home):
+        old.setdefault(run.data.tags.get(PATH_TAG), []).append(run)
+    ids: dict[str, str] = {}
+    for run in runs:
+        tags = {PATH_TAG: run.path, **run.tags}
+        if run.parent is not None:
+            tags["mlflow.parentRunId"] = ids[run.parent]
+        tags[DIGEST_TAG] = fingerprint([run.digest(), tags])
+        before = old.pop(run.path, [])
+        if [(b.data.tags.get(DIGEST_TAG), b.info.status) for b in before] == [(tags[DIGEST_TAG], "FINISHED")]:
+            ids[run.path] = before[0].info.run_id
+        else:
+            ids[run.path] = _write(client, home, run, tags)
+            old[run.path] = before
+    for run in (run for stale in old.values() for run in stale):
+        client.delete_run(run.info.run_id)
+    return ids
+
+
+def _search(client: Any, experiment_id: str) -> list[Any]:
+    found, token = [], None
+    while page := client.search_runs([experiment_id], max_results=1000, page_token=token):
+        found += page
+        if not (token := page.token):
+            break
+    return found
+
+
+def _write(client: Any, experiment_id: str, run: Run, tags: dict[str, str]) -> str:
+    """Write one run; killed half-way it stays unfinished, and the next publication replaces it."""
+    from mlflow.entities import Metric, Param
+
+    made = client.create_run(experiment_id, run_name=run.path, tags=tags).info.run_id
+    now = int(time.time() * 1000)
+    parameters = [Param(key, str(value)[:PARAMETER_LENGTH]) for key, value in run.parameters.items()]
+    for start in range(0, len(parameters), 100):
+        client.log_batch(made, params=parameters[start : start + 100])
+    numbers = [
+        Metric(key, value, now, step) for key, value, step in run.metrics if value is not None and math.isfinite(value)
+    ]
+    for start in range(0, len(numbers), BATCH):
+        client.log_batch(made, metrics=numbers[start : start + BATCH])
+    for path in run.artifacts:
+        client.log_artifact(made, str(path))
+    client.set_terminated(made)
+    return made
+
+
+def _text(tags: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in tags.items() if value is not None}
+
+
+def publish_runs(
+    experiment: str, backbones: Iterable[str | Path], metrics_files: Iterable[str | Path]
+) -> dict[str, str]:
+    """Publish the trained backbones and the methods of one experiment; the seed's backbone is its methods' parent."""
+    trained = [backbone_run(folder) for folder in backbones]
+    parents = {Path(run.path).parent: run.path for run in trained}
+    folders: dict[Path, list[Path]] = {}
+    for file in map(Path, metrics_files):  # results/<experiment>/<backbone>/seed-<n>/<method>/metrics/<suite>.json
+        folders.setdefault(file.parent.parent, []).append(file)
+    methods = [method_run(folder, files, parents.get(folder.parent)) for folder, files in folders.items()]
+    return publish(experiment, [*trained, *methods])
+
+
+def publish_tables(tables: Iterable[str | Path], figures: Iterable[str | Path]) -> dict[str, str]:
+    """Publish tables and figures as the artifacts of one run, `results/tables`, of the MLflow experiment `tables`."""
+    return publish("tables", [Run("results/tables", artifacts=tuple(map(Path, [*tables, *figures])))])

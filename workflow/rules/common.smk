@@ -1,0 +1,126 @@
+# Paths, and what the settings make of them: lists of files, and the options of jobs. The path of a run is its identity,
+# and its name in MLflow.
+import shutil
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from director.data.fetch import DATASETS
+from director.files import InputError
+from director.provenance import code_digest
+from director.settings import load_configuration
+
+try:
+    CONFIGURATION, EXPERIMENTS = load_configuration(config, "config/config.yaml")
+except InputError as error:
+    raise WorkflowError(str(error))
+
+RAW = "data/raw/{dataset}/manifest.json"
+SPLIT = "results/{experiment}/splits/seed-{seed}.npz"
+RUN = "results/{experiment}/{backbone}/seed-{seed}"
+BACKBONE = f"{RUN}/backbone"
+PREDICTIONS = f"{RUN}/{{method}}/predictions/{{suite}}.npz"
+COST = f"{RUN}/{{method}}/predictions/{{suite}}.cost.json"
+METRICS = f"{RUN}/{{method}}/metrics/{{suite}}.json"
+POOLED = "pooled"  # the seed of a run made of all seeds
+MAIN = "results/tables/main.csv"
+TABLES = [MAIN] + expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
+FIGURES = expand("results/figures/{experiment}/{figure}.svg", experiment=EXPERIMENTS, figure=["reliability", "risk_coverage", "severity"])
+RUNS_PUBLISHED = expand("mlruns/{experiment}.complete", experiment=EXPERIMENTS)
+TABLES_PUBLISHED = "mlruns/tables.complete"
+ENVIRONMENT = "../../environment.yml"
+
+COMPUTE = CONFIGURATION.compute
+config["compute"] = COMPUTE.model_dump(include={"device", "compile"})  # scripts read the machine from `config`: parameters would make a change of it rerun them
+# On a machine without a GPU a torch job asks for none, so that the cap of one GPU job (profiles/default) does not serialise the CPU.
+GPUS = int(COMPUTE.device == "cuda" or (COMPUTE.device == "auto" and shutil.which("nvidia-smi") is not None))
+
+wildcard_constraints:
+    experiment="[A-Za-z0-9_-]+",
+    backbone="[a-z0-9_]+",
+    seed=r"\d+|pooled",
+    method="[a-z0-9_]+",
+    suite="val|test|corrupted|ood-[a-z0-9_]+",
+    dataset="[a-z0-9_]+",
+
+
+def settings(wildcards):
+    """Settings of the experiment that a job belongs to."""
+    return EXPERIMENTS[wildcards.experiment]
+
+
+def code(script, *modules):
+    """Digest of what a rule's script does, with everything it imports: a change of meaning reruns the rule."""
+    return code_digest(Path(workflow.basedir, "workflow/scripts", f"{script}.py"), *modules)
+
+
+def raw(name):
+    return RAW.format(dataset=name)
+
+
+def rows(experiment):
+    """(backbone, method) of every row of an experiment's table."""
+    return [(backbone, method) for backbone, methods in EXPERIMENTS[experiment].methods.items() for method in methods]
+
+
+def seeds_of(experiment, method):
+    """Seeds under which a method's runs lie: an ensemble is one run made of all of them."""
+    return [POOLED] if method == "ensemble" else EXPERIMENTS[experiment].seeds
+
+
+def files_of(experiment, pattern, suites=None):
+    """`pattern` for every run of an experiment, in every test suite or the ones given."""
+    return [
+        pattern.format(experiment=experiment, backbone=backbone, seed=seed, method=method, suite=suite)
+        for backbone, method in rows(experiment)
+        for seed in seeds_of(experiment, method)
+        for suite in suites or EXPERIMENTS[experiment].suites
+    ]
+
+
+def backbones_of(experiment):
+    """The weights of every backbone that an experiment trains."""
+    settings = EXPERIMENTS[experiment]
+    return expand(f"{BACKBONE}/model.safetensors", experiment=experiment, backbone=settings.methods, seed=settings.seeds)
+
+
+def files_of_all(pattern, suites=None):
+    return [path for experiment in EXPERIMENTS for path in files_of(experiment, pattern, suites)]
+
+
+def training_options(wildcards):
+    chosen = settings(wildcards)
+    return {
+        "model": chosen.model.model_dump(),
+        "training": chosen.training.model_dump(),
+        "precision": chosen.precision,
+        **chosen.data.model_dump(include={"normalisation", "augmentation"}),
+    }
+
+
+def predicted_dataset(wildcards):
+    """Data set of a suite; the validation part and the test suite come from the experiment's own."""
+    return raw(settings(wildcards).suites["test" if wildcards.suite == "val" else wildcards.suite])
+
+
+def prediction_options(wildcards):
+    chosen = settings(wildcards)
+    return {
+        "normalisation": chosen.data.normalisation.model_dump(),
+        "samples": chosen.mc_dropout.samples if wildcards.method == "mc_dropout" else 1,
+        "batch_size": chosen.predict_batch,
+        "precision": chosen.precision,
+    }
+
+
+def members(pattern):
+    """Input function: the files of all seeds that an ensemble pools."""
+    return lambda wildcards: [
+        pattern.format(seed=seed, method="mle", **{key: wildcards[key] for key in ("experiment", "backbone", "suite")})
+        for seed in settings(wildcards).seeds
+    ]
+
+
+def inside_of(wildcards):
+    """The test predictions that an out-of-distribution suite is held against; nothing for other suites."""
+    return [PREDICTIONS.format(**{**wildcards, "suite": "test"})] if wildcards.suite.startswith("ood-") else []

@@ -1,0 +1,58 @@
+# Publication to MLflow: two local rules, the only ones that talk to it, and nothing else of a run waits for it.
+# The flags lie beside the store, so that they are gone when it is, and do not travel with the results.
+
+localrules:
+    publish_runs,
+    publish_tables,
+    publish,
+
+
+# One MLflow run per trained backbone and per method of an experiment.
+rule publish_runs:
+    input:
+        weights=lambda wildcards: backbones_of(wildcards.experiment),
+        metrics=lambda wildcards: files_of(wildcards.experiment, METRICS),
+    output:
+        complete="mlruns/{experiment}.complete",
+    params:
+        code=code("publish_runs"),
+    wildcard_constraints:
+        experiment="|".join(EXPERIMENTS),
+    resources:
+        mlflow=1,
+    log:
+        "logs/publish_runs/{experiment}.log",
+    benchmark:
+        "logs/publish_runs/{experiment}.benchmark.tsv"
+    conda:
+        ENVIRONMENT
+    script:
+        "../scripts/publish_runs.py"
+
+
+# One MLflow run that holds the tables and figures of the study.
+rule publish_tables:
+    input:
+        tables=TABLES,
+        figures=FIGURES,
+    output:
+        complete=TABLES_PUBLISHED,
+    params:
+        code=code("publish_tables"),
+    resources:
+        mlflow=1,
+    log:
+        "logs/publish_tables.log",
+    benchmark:
+        "logs/publish_tables.benchmark.tsv"
+    conda:
+        ENVIRONMENT
+    script:
+        "../scripts/publish_tables.py"
+
+
+# Everything into MLflow: `snakemake --cores 1 publish`, also for results that came from elsewhere.
+rule publish:
+    input:
+        RUNS_PUBLISHED,
+        TABLES_PUBLISHED,

@@ -1,0 +1,13 @@
+# A driver that was killed leaves Snakemake's lock behind, and the plain command would refuse to start. Each driver holds
+# a lock of the operating system for as long as it lives; who gets it knows that no other driver lives, and may clear
+# what a dead one left. With a living driver nothing is cleared, and Snakemake refuses as it should.
+import fcntl
+
+Path(".snakemake").mkdir(exist_ok=True)
+DRIVER = open(".snakemake/driver", "w")
+try:
+    fcntl.flock(DRIVER, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    for left in Path(".snakemake/locks").glob("*.lock"):
+        left.unlink()
+except OSError:
+    pass

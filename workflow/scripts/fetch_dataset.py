@@ -1,0 +1,13 @@
+"""Fetch or generate one data set into its folder."""
+
+from pathlib import Path
+
+from director.data.fetch import fetch_dataset
+from director.job import start
+
+start(snakemake.log[0])
+fetch_dataset(
+    snakemake.wildcards.dataset,
+    Path(snakemake.output.manifest).parent,
+    made_from=[Path(manifest).parent for manifest in snakemake.input.made_from],
+)

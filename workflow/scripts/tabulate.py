@@ -1,0 +1,15 @@
+"""The tables of the study, from the metrics and costs of its runs."""
+
+from pathlib import Path
+
+from director.job import start
+from director.tables import write_tables
+
+start(snakemake.log[0])
+write_tables(
+    Path(snakemake.output.main).parent,
+    metrics_files=snakemake.input.metrics,
+    cost_files=snakemake.input.costs,
+    comparison_files=snakemake.input.comparisons,
+    published=snakemake.params.published,
+)
