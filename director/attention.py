@@ -34,21 +34,20 @@ class SoftmaxAttention(nn.Module):
     categorical law over the values, sum_j p_ij v_j^2 - (sum_j p_ij v_j)^2, taken through the output projection.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float = 0.0, scale: float | None = None) -> None:
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
         super().__init__()
         check_heads(width, heads)
         self.heads = heads
         self.scale = width**-0.5 if scale is None else scale
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, noise: Draw | None = None) -> tuple[Tensor, Penalties]:
         """Output [B, N, d]; no penalties."""
         (read,) = self._read(x, mask, _split(self.v(x), self.heads))
-        return self.dropout(self.o(_merge(read))), {}
+        return self.o(_merge(read)), {}
 
     def moments(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean (the output without dropout) and variance, both [B, N, d]."""
+        """Mean (the output) and variance, both [B, N, d]."""
         values = _split(self.v(x), self.heads)
         mean, second = self._read(x, mask, values, values.square())
         variance = (second - mean.square()).clamp(min=0)  # rounding may leave a negative zero

@@ -158,7 +158,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList()
         for layer in range(depth):
             if layer < depth - kep_layers:
-                attention = SoftmaxAttention(width, heads, dropout)
+                attention = SoftmaxAttention(width, heads)
             else:
                 attention = KernelEigenpairAttention(
                     width, heads, embedding.tokens, kep_variant, kep_rank, kep_multiplier, dropout
@@ -186,7 +186,7 @@ class ImageTransformer(Transformer):
     """The paper's vision transformer (arXiv 2602.08920): no class token, learned positions, mean pooling.
 
     image_size, patch: pixels, square. mlp_width: hidden units of the MLP, whose linears are both followed by GELU
-    and dropout. dropout: there and after the attention. kep_layers: the last so many layers have kernel-eigenpair
+    and dropout. dropout: there, and after kernel-eigenpair attention. kep_layers: the last so many layers have that
     attention, with the other kep_* settings; the rest have softmax attention.
     """
 

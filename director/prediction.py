@@ -133,6 +133,7 @@ def predict_suite(
     normalisation: Mapping[str, Any],
     split_file: str | Path | None,
     part: str = "test",
+    at_most: int | None = None,
     method: str,
     samples: int,
     seed: int,
@@ -146,10 +147,10 @@ def predict_suite(
 ) -> None:
     """Write the predictions of one method on one suite, and what they cost.
 
-    split_file, part: predict the rows whose original is in this part (`validation`, `test`) of the split, corrupted
-    or not; without a split file all rows, as out-of-distribution: without labels. method: `mle`, `mc_dropout` or
-    `kep_svgp`. about: experiment, backbone, suite and the like, kept in the file. The predictions file has the same
-    bytes for the same seed and machine; seconds are in the cost file, without the time to load.
+    split_file, part, at_most: predict the rows whose original is in this part (`validation`, `test`) of the split, or
+    among `at_most` of it; without a split file all rows, as out-of-distribution: without labels. method: `mle`,
+    `mc_dropout` or `kep_svgp`. about: experiment, backbone, suite and the like, kept in the file. The predictions file
+    has the same bytes for the same seed and machine; seconds are in the cost file, without the time to load.
     """
     if method not in METHODS:
         raise InputError(f"method is {method!r}; a model predicts with one of {', '.join(METHODS)}")
@@ -163,7 +164,7 @@ def predict_suite(
         split = load_split(split_file)
         if part not in split:
             raise InputError(f"part is {part!r}; {split_file} has {', '.join(split)}")
-        dataset = dataset.of_examples(split[part])
+        dataset = dataset.of_examples(split[part], at_most)
         if not len(dataset):
             raise InputError(
                 f"{dataset_folder} has no example of part {part} of {split_file}; is it another data set's?"

@@ -48,6 +48,9 @@ class Data(Schema):
     corrupted: DatasetName | None = Field(
         None, description="data set of the suite `corrupted`: the test examples, shifted"
     )
+    corrupted_examples: Positive | None = Field(
+        None, description="test examples in the suite `corrupted`, evenly spaced; null for all"
+    )
     out_of_distribution: list[DatasetName] = Field([], description="data sets of the suites `ood-<name>`")
     normalisation: Normalisation = Field(description="one normalisation for all of them")
     augmentation: Augmentation | None = Field(None, description="augmentation of the training images; null for none")

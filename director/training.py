@@ -117,7 +117,7 @@ def fit(
     device = torch.device(device)
     model.to(device)
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.Adam(weights, lr=learning_rate, weight_decay=weight_decay)
+    optimiser = torch.optim.Adam(weights, lr=learning_rate, weight_decay=weight_decay, fused=True)
     progress = load_state(state_file, identity, model, optimiser)
     steps_per_epoch = math.ceil(len(train) / batch_size)
     steps, warmup_steps = epochs * steps_per_epoch, round(warmup_epochs * steps_per_epoch)

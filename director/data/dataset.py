@@ -62,8 +62,10 @@ class Dataset:
         columns = {key: getattr(self, key)[rows] for key in ("images", "example", "shift", "severity")}
         return replace(self, labels=labels, **columns)
 
-    def of_examples(self, examples: np.ndarray) -> "Dataset":
-        """The rows whose original is among `examples`, in this set's order."""
+    def of_examples(self, examples: np.ndarray, at_most: int | None = None) -> "Dataset":
+        """The rows whose original is among `examples`, or among `at_most` evenly spaced ones; in this set's order."""
+        if at_most is not None and at_most < len(examples):
+            examples = examples[np.linspace(0, len(examples) - 1, at_most).astype(int)]
         return self.select(np.flatnonzero(np.isin(self.example, examples)))
 
     def save(self, folder: str | Path) -> None:

@@ -52,9 +52,9 @@ def test_patches_are_read_in_rows_and_pixels_by_row_column_channel():
     assert torch.equal(x[0, 1, 10:12], batch[0, :, 1, 5])
 
 
-def test_dropout_is_after_attention_and_both_linears_and_off_in_evaluation():
+def test_dropout_is_after_both_linears_and_kernel_attention_and_off_in_evaluation():
     model, batch = small(kep_layers=1, dropout=0.5), images()
-    assert sum(isinstance(module, torch.nn.Dropout) and module.p == 0.5 for module in model.modules()) == 3 * 3
+    assert sum(isinstance(module, torch.nn.Dropout) and module.p == 0.5 for module in model.modules()) == 3 * 2 + 1
     assert torch.equal(model(batch), model(batch))
     model.train()
     assert not torch.allclose(model(batch), model(batch))

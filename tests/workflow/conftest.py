@@ -17,6 +17,7 @@ TINY = {
         "train": 1600,
         "validation": 100,
         "corrupted": "digits_c",
+        "corrupted_examples": 50,
         "out_of_distribution": ["photographs"],
         "normalisation": {"scale": 16, "mean": [0.3], "std": [0.4]},
     },

@@ -59,8 +59,8 @@ def test_every_prediction_file_says_where_it_comes_from(study, method, suite):
 def test_corrupted_suite_holds_test_examples_only(study):
     split = np.load(study.folder / "results/tiny/splits/seed-1.npz")
     corrupted = Predictions.load(study.folder / "results/tiny/softmax/seed-1/mle/predictions/corrupted.npz")
-    assert set(corrupted.example) == set(split["test"])
-    assert len(corrupted.example) == 97 * 8 * 5
+    assert set(corrupted.example) <= set(split["test"]) and len(set(corrupted.example)) == 50
+    assert len(corrupted.example) == 50 * 8 * 5
 
 
 def test_companions_are_there(study):

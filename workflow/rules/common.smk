@@ -107,6 +107,7 @@ def prediction_options(wildcards):
     chosen = settings(wildcards)
     return {
         "normalisation": chosen.data.normalisation.model_dump(),
+        "at_most": chosen.data.corrupted_examples if wildcards.suite == "corrupted" else None,
         "samples": chosen.mc_dropout.samples if wildcards.method == "mc_dropout" else 1,
         "batch_size": chosen.predict_batch,
         "precision": chosen.precision,
