@@ -3,6 +3,7 @@
 Defaults, the JSON schemas (config/*.schema.json) and the option page (docs/options.md) are generated from here.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from director.files import InputError
 DatasetName = Literal["digits", "digits_c", "photographs"]
 Backbone = Literal["softmax"]
 Method = Literal["mle", "temperature", "mc_dropout", "ensemble"]
+TAKEN = ("tables", "figures")  # folders of results that are no experiment
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -206,6 +208,11 @@ def load_configuration(config: Mapping[str, Any], file: str | Path) -> tuple[Con
     """
     configuration = _check(Configuration, config, Path(file))
     folder = Path(file).parent / "experiments"
+    for name in configuration.experiments:
+        if name in TAKEN or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise InputError(
+                f"{file}: experiments: {name!r} cannot name a folder of results; use letters, digits, - and _"
+            )
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     for name in configuration.experiments:
         if name not in known:

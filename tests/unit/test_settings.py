@@ -102,6 +102,12 @@ def test_unknown_experiment_names_the_known_ones():
         load_configuration({"experiments": ["nothing"]}, ROOT / "config/config.yaml")
 
 
+@pytest.mark.parametrize("name", ["tables", "figures", "a/b", "two words", ""])
+def test_an_experiments_name_is_a_folders_name(name):
+    with pytest.raises(InputError, match="cannot name a folder"):
+        load_configuration({"experiments": [name]}, ROOT / "config/config.yaml")
+
+
 def test_shipped_configuration_and_every_shipped_experiment_are_valid():
     load_configuration(yaml.safe_load((ROOT / "config/config.yaml").read_text()), ROOT / "config/config.yaml")
     for path in (ROOT / "config/experiments").glob("*.yaml"):

@@ -85,16 +85,6 @@ class Study:
         (self.folder / "config/experiments/tiny.yaml").write_text(text)
 
 
-def checkout_at(folder: Path) -> Path:
-    """A copy of what a clone holds and the pipeline runs."""
-    ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("director", "workflow", "profiles", "config"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    for name in ("Snakefile", "environment.yml", "dvc.yaml", ".dvcignore", ".gitignore"):
-        shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
 @pytest.fixture(scope="session")
 def study(tmp_path_factory) -> Study:
     """The finished study: tables, figures, MLflow. Read only; change a copy."""

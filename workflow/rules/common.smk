@@ -36,7 +36,7 @@ config["compute"] = COMPUTE.model_dump(include={"device", "compile"})  # scripts
 GPUS = int(COMPUTE.device == "cuda" or (COMPUTE.device == "auto" and shutil.which("nvidia-smi") is not None))
 
 wildcard_constraints:
-    experiment="[A-Za-z0-9_-]+",
+    experiment="|".join(EXPERIMENTS),
     backbone="[a-z0-9_]+",
     seed=r"\d+|pooled",
     method="[a-z0-9_]+",

@@ -16,8 +16,6 @@ rule publish_runs:
         complete="mlruns/{experiment}.complete",
     params:
         code=code("publish_runs"),
-    wildcard_constraints:
-        experiment="|".join(EXPERIMENTS),
     resources:
         mlflow=1,
     log:

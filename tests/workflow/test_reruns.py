@@ -1,0 +1,244 @@
+"""What runs again, and what does not: code, parameters, broken files, killed processes."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from director.files import file_digest
+
+pytestmark = pytest.mark.pipeline
+WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"
+PREDICTIONS = "results/tiny/softmax/seed-0/mle/predictions/test.npz"
+
+
+@pytest.fixture
+def copied(study, tmp_path):
+    """The finished study with a checkout of its own, so that its code can be changed."""
+    checkout = tmp_path / "checkout"
+    for name in ("director", "workflow", "profiles"):
+        shutil.copytree(study.checkout / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Snakefile", "environment.yml"):
+        shutil.copy(study.checkout / name, checkout / name)
+    copy = study.copy(tmp_path / "study")
+    return replace(copy, checkout=checkout)
+
+
+def append(path, text):
+    path.write_text(path.read_text() + text)
+
+
+def test_running_twice_does_nothing(study):
+    assert study.plan("all", "publish") == {}
+
+
+def test_a_comment_or_docstring_reruns_nothing(copied):
+    for module in (copied.checkout / "director").rglob("*.py"):
+        text = module.read_text()
+        module.write_text(text.replace('"""', '"""Edited: ', 1) + "\n# a comment\n")
+    for script in (copied.checkout / "workflow/scripts").glob("*.py"):
+        os.utime(script)
+    assert copied.plan("all", "publish") == {}
+
+
+def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
+    append(copied.checkout / "director/temperature.py", "\nLIMIT = 1\n")
+    plan = copied.plan("all")
+    assert plan["fit_temperature"] == 6
+    assert plan["measure"] == 6, "of the method temperature only"
+    assert not {"fetch_dataset", "split_dataset", "train_backbone", "predict", "pool_ensemble"} & set(plan)
+    append(copied.checkout / "director/figures.py", "\nCOLOUR = 1\n")
+    assert "plot_severity" in copied.plan("all")
+
+
+def test_a_change_of_the_model_reruns_training_and_what_follows(copied):
+    append(copied.checkout / "director/attention.py", "\nLIMIT = 1\n")
+    plan = copied.plan("all")
+    assert (plan["train_backbone"], plan["predict"]) == (2, 14)
+    assert not {"fetch_dataset", "split_dataset"} & set(plan)
+
+
+def test_the_order_of_keys_reruns_nothing_and_a_value_its_rule(copied):
+    path = copied.folder / "config/experiments/tiny.yaml"
+    content = yaml.safe_load(path.read_text())
+    turned = {key: content[key] for key in reversed(content)} | {
+        "training": dict(reversed(content["training"].items()))
+    }
+    path.write_text("# another comment\n" + yaml.safe_dump(turned, sort_keys=False))
+    assert copied.plan("all", "publish") == {}
+    turned["mc_dropout"] = {"samples": 4}
+    path.write_text(yaml.safe_dump(turned))
+    plan = copied.plan("all")
+    assert plan["predict"] == 6 and "train_backbone" not in plan
+
+
+def test_the_machine_is_no_reason_to_run_again(copied):
+    (copied.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: auto, threads: 2}\n")
+    assert copied.plan("all", "publish") == {}
+
+
+def test_new_times_of_the_same_files_rerun_nothing(copied):
+    """A copy or a checkout by DVC gives every file a new time; content decides."""
+    for path in sorted(copied.folder.glob("data/raw/*/*")) + sorted(copied.folder.glob("results/**/*.npz")):
+        os.utime(path)
+    assert copied.plan("all", "publish") == {}
+
+
+def test_a_lost_mlflow_store_is_filled_again_without_new_runs(copied):
+    shutil.rmtree(copied.folder / "mlruns")
+    (copied.folder / "mlflow.db").unlink()
+    assert copied.plan("all") == {}
+    assert set(copied.plan("publish")) <= {"publish", "publish_runs", "publish_tables", "tabulate"}
+
+
+@pytest.mark.parametrize(("path", "user"), [(PREDICTIONS, "measure"), (WEIGHTS, "predict")])
+def test_a_truncated_file_is_named_and_not_used(copied, path, user):
+    whole = (copied.folder / path).read_bytes()
+    (copied.folder / path).write_bytes(whole[: len(whole) // 2])
+    ended = copied.snakemake("--cores", "1", "results/tiny/softmax/seed-0/mle/metrics/test.json", check=False)
+    assert ended.returncode != 0
+    words = ended.stdout + ended.stderr
+    line = next(line for line in words.splitlines() if line.strip().startswith("error: "))
+    assert path in line and "make it again" in line, line
+    assert f"rule {user}" in words.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--config", "experiments=[nothing]"], ["config/config.yaml", "experiments", "'nothing'", "known: tiny"]),
+        (["--config", "experimets=[tiny]"], ["experimets", "did you mean 'experiments'"]),
+        (["--config", "compute={'threads': 0}"], ["compute.threads", "0", "greater than or equal to 1"]),
+    ],
+)
+def test_a_wrong_configuration_is_one_message_without_traceback(fresh, words, expected):
+    start = time.monotonic()
+    ended = fresh.snakemake("-n", *words, check=False)
+    assert ended.returncode != 0 and "Traceback" not in ended.stdout + ended.stderr
+    message = [line for line in (ended.stdout + ended.stderr).splitlines() if "config.yaml: " in line]
+    assert len(message) == 1
+    for word in expected:
+        assert word in message[0]
+    assert time.monotonic() - start < 60, "before anything runs"
+
+
+def test_a_wrong_experiment_file_is_one_message(fresh):
+    fresh.settings(training={"epochs": "many"})
+    ended = fresh.snakemake("-n", check=False)
+    assert ended.returncode != 0 and "Traceback" not in ended.stdout + ended.stderr
+    assert "config/experiments/tiny.yaml: training.epochs: 'many' refused" in ended.stdout + ended.stderr
+
+
+def wait_for(condition, what):
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen in two minutes"
+        time.sleep(0.05)
+
+
+def processes(*words):
+    """Process ids whose command line holds all the words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:  # it has ended
+                continue
+            if all(word in command for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+LONGER = {"epochs": 15, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 20}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(study, tmp_path_factory):
+    """Digest of the weights of a longer training that nothing disturbs."""
+    whole = replace(study, folder=tmp_path_factory.mktemp("undisturbed"))
+    whole.settings(training=LONGER)
+    whole.snakemake("--cores", "1", WEIGHTS)
+    return file_digest(whole.folder / WEIGHTS)
+
+
+@pytest.fixture
+def running(fresh):
+    """A driver in the middle of that training, and the process ids of its job."""
+    fresh.settings(training=LONGER)
+    command = fresh.command("--cores", "1", WEIGHTS)
+    driver = subprocess.Popen(command, cwd=fresh.checkout, env=fresh.environment(), stderr=subprocess.DEVNULL)
+    log = fresh.folder / "logs/train_backbone/tiny/softmax/seed-0.log"
+    wait_for(lambda: log.exists() and "epoch 1" in log.read_text(), "training")
+    scripts = processes(".snakemake/scripts")
+    yield driver, [pid for pid in scripts if Path(f"/proc/{pid}/cwd").readlink() == fresh.folder]
+    driver.kill()
+    driver.wait()
+    for pid in processes(".snakemake/scripts"):
+        if Path(f"/proc/{pid}/cwd").readlink() == fresh.folder:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("victim", ["driver", "job"])
+def test_trap_25_sigkill_then_the_plain_command_again(fresh, running, undisturbed, victim):
+    """snakemake 1318, 1871: a killed driver leaves locks and incomplete files; the same command works and gives the
+    same weights, and what was finished is not made anew."""
+    driver, jobs = running
+    raw = fresh.folder / "data/raw/digits/manifest.json"
+    before = raw.stat().st_mtime_ns
+    if victim == "driver":
+        driver.kill()
+    for pid in jobs:  # also beside a killed driver: a node that dies takes both along
+        os.kill(pid, signal.SIGKILL)
+    assert jobs and driver.wait() != 0
+    assert not (fresh.folder / WEIGHTS).exists()
+    fresh.snakemake("--cores", "1", WEIGHTS)
+    assert raw.stat().st_mtime_ns == before
+    assert file_digest(fresh.folder / WEIGHTS) == undisturbed
+
+
+def test_a_second_driver_is_still_refused(fresh, running):
+    """Clearing what a dead driver left must not clear what a living one holds."""
+    driver, _ = running
+    second = fresh.snakemake("--cores", "1", WEIGHTS, check=False)
+    assert driver.poll() is None, "the first driver ended before the second began"
+    assert second.returncode != 0 and "lock" in (second.stdout + second.stderr).lower()
+
+
+def test_trap_23_eight_cores_and_one_gpu_never_run_two_gpu_jobs(fresh):
+    """snakemake 281, 3711: the default profile counts GPU jobs, and each job that may use the GPU says so."""
+    (fresh.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: cuda}\n")
+    shown = fresh.snakemake("-n", "--cores", "8", "all")
+    blocks = (shown.stdout + shown.stderr).split("rule ")[1:]
+    for rule in ("train_backbone", "predict"):
+        jobs = [block for block in blocks if block.startswith(f"{rule}:")]
+        assert jobs and all("gpu=1" in block for block in jobs)
+    assert not any("gpu=1" in block for block in blocks if block.startswith("measure:"))
+
+    folder = fresh.folder / "counted"
+    folder.mkdir()
+    text = (
+        'rule all:\n    input: expand("{n}.done", n=range(4))\n'
+        'rule one:\n    output: "{n}.done"\n    resources: gpu=1\n'
+        '    shell: "mkdir busy && sleep 0.3 && rmdir busy && touch {output}"\n'
+    )
+    (folder / "Snakefile").write_text(text)
+    command = [*fresh.command()[:3], "--directory", str(folder), "-s", str(folder / "Snakefile"), "--cores", "8"]
+    subprocess.run(
+        [*command, "--workflow-profile", str(fresh.checkout / "profiles/default")], cwd=folder, check=True, timeout=120
+    )
+
+
+def test_trap_26_no_tasks_per_gpu_beside_a_gpu_request(study):
+    """executor-plugin-slurm 373, 342, 316, 459: `--ntasks-per-gpu` conflicts with `--gres`; the profile says no."""
+    text = (study.checkout / "profiles/slurm/config.yaml").read_text()
+    profile = yaml.safe_load(text)
+    assert profile["default-resources"]["tasks_per_gpu"] == 0
+    line = next(line for line in text.splitlines() if "tasks_per_gpu" in line)
+    assert "--gres" in line and "#" in line, "and says why"
