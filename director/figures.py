@@ -18,6 +18,7 @@ from director.tables import long_table
 
 # seaborn 0.13.2 calls pandas and matplotlib in ways they have since deprecated; nothing a reader of a log can act on
 warnings.filterwarnings("ignore", module="seaborn")
+LINES = ("-", "--", "-.", ":")  # curves that lie on each other stay visible
 STYLE = {"svg.hashsalt": "director", "svg.fonttype": "none", "figure.dpi": 100, "savefig.bbox": "tight"}
 
 
@@ -93,7 +94,7 @@ def plot_risk_coverage(files: Iterable[str | Path], out_file: str | Path) -> Non
     grid = np.linspace(0.05, 1, 200)  # below, a handful of inputs decides
     for number, (name, runs) in enumerate(_load(files).items()):
         curves = np.array([np.interp(grid, *risk_coverage(run)) for run in runs])
-        axis.plot(grid, curves.mean(0), color=f"C{number}", label=name)
+        axis.plot(grid, curves.mean(0), color=f"C{number}", linestyle=LINES[number % len(LINES)], label=name)
         axis.fill_between(grid, curves.min(0), curves.max(0), color=f"C{number}", alpha=0.15, linewidth=0)
     axis.set(xlabel="coverage: share of inputs kept, most confident first", ylabel="error rate among them", xlim=(0, 1))
     axis.set_ylim(bottom=0)
@@ -116,7 +117,14 @@ def plot_severity(files: Iterable[str | Path], out_file: str | Path) -> None:
     figure, axes = plt.subplots(1, len(metrics), figsize=(12, 3.8), layout="constrained")
     for axis, (metric, label) in zip(axes, metrics.items(), strict=True):
         sns.lineplot(
-            runs[runs["metric"] == metric], x="severity", y="value", hue="row", errorbar="sd", marker="o", ax=axis
+            runs[runs["metric"] == metric],
+            x="severity",
+            y="value",
+            hue="row",
+            style="row",
+            errorbar="sd",
+            markers=True,
+            ax=axis,
         )
         axis.set(xlabel="severity (0: clean)", ylabel=label, xticks=sorted(set(runs["severity"])))
         axis.get_legend().remove()
