@@ -1,5 +1,5 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
-# for the exact versions of requirements.lock; elsewhere see README, "Installing".
+# for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
 .PHONY: main test lint
 
 PYTHON ?= python3.11

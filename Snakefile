@@ -1,6 +1,6 @@
 # The whole study: raw data -> weights -> prediction files -> tables and figures.
 #   snakemake --cores 8 results/tables/main.csv     the table (and its runs in MLflow)
-#   snakemake --cores 8                             tables and figures, and both in MLflow
+#   snakemake --cores 8                             tables and figures
 from snakemake.utils import min_version
 
 min_version("9.10")

@@ -60,6 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        sys.stdout = None
     return 0
 
 

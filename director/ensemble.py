@@ -60,7 +60,7 @@ def pool_ensemble(
             "samples": len(weights),
             "weights": weights,
             "data": member.about.get("data"),
-            "commit": git_commit(Path(__file__).parent),
+            "commit": git_commit(),
             "versions": versions("numpy"),
         }
         Predictions(logits, **columns, about={**about, **origin}).save(predictions_file)

@@ -280,7 +280,7 @@ def summary(predictions: Predictions) -> dict[str, float | None]:
 def records(predictions: Predictions, pooling: str = "softmax", samples: int | None = None) -> list[dict[str, Any]]:
     """One record per (shift, severity), sorted: samples, pooling, shift, severity, n and every metric.
 
-    Where there are several, one more (shift "overall", severity 0) is the mean of each metric over the records,
+    Where there is a shift, one more (shift "overall", severity 0) is the mean of each metric over the records,
     whatever their n; records where the metric is None stay out of its mean, which is None if all are.
     """
     pooled = predictions.pool(pooling, samples)
@@ -289,7 +289,7 @@ def records(predictions: Predictions, pooling: str = "softmax", samples: int | N
         {**how, "shift": shift, "severity": severity, "n": len(rows), **summary(pooled.select(rows))}
         for (shift, severity), rows in pooled.cells().items()
     ]
-    if len(found) > 1:
+    if any(record["shift"] != "clean" for record in found):
         overall = {**how, "shift": "overall", "severity": 0, "n": sum(record["n"] for record in found)}
         for name in METRICS:
             defined = [record[name] for record in found if record[name] is not None]

@@ -185,7 +185,7 @@ def predict_suite(
         "weights": file_digest(weights_file),
         "data": data,
         "precision": precision,
-        "commit": git_commit(Path(__file__).parent),
+        "commit": git_commit(),
         "versions": versions("torch", "numpy"),
     }
     labels = dataset.labels if split_file is not None else None

@@ -102,7 +102,9 @@ class Predictions:
             with np.load(path, allow_pickle=False) as archive:
                 found = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-            raise InputError(f"{path}: not a readable predictions file ({error}); make it again") from error
+            raise InputError(
+                f"{path}: not a readable predictions file ({error}); delete it and make it again"
+            ) from error
         missing, extra = sorted(set(ARRAYS) - set(found)), sorted(set(found) - {*ARRAYS, "labels"})
         if missing or extra:
             raise InputError(

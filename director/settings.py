@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from director.data.fetch import DATASETS
 from director.files import InputError
 
+# name -> the data sets it is generated from, none for a published one
+DATASETS: dict[str, tuple[str, ...]] = {"digits": (), "digits_c": ("digits",), "photographs": ()}
 DatasetName = Literal["digits", "digits_c", "photographs"]
 Backbone = Literal["softmax"]
 Method = Literal["mle", "temperature", "mc_dropout", "ensemble"]
@@ -151,7 +152,10 @@ class Experiment(Schema):
     temperature: Temperature = Field(Temperature(), description="options of the row `temperature`")
     comparison: Comparison = Field(Comparison(), description="options of comparison.csv")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast of every forward pass")
-    predict_batch: Positive = Field(512, description="inputs per forward pass in prediction; memory, not results")
+    predict_batch: Positive = Field(
+        512,
+        description="rows per forward pass in prediction, samples included; also moves the masks of mc_dropout",
+    )
     published: dict[Backbone, dict[Method, Published]] = Field({}, description="published numbers: backbone -> method")
 
     @model_validator(mode="after")

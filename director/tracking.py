@@ -1,4 +1,4 @@
-"""Runs in MLflow: the only place that knows it, and a sink that nothing of the study depends on.
+"""Runs in MLflow: the only place that knows it, and a sink: no number of the study comes from it.
 
 Jobs write files; one process turns finished run folders into MLflow runs afterwards. Several processes writing to a
 fresh database at once lose runs in its schema creation, so nothing else talks to MLflow.

@@ -5,7 +5,6 @@ A training is a function of its settings: order and augmentation come from (seed
 killed and resumed ends where an uninterrupted one does.
 """
 
-import csv
 import logging
 import math
 import sys
@@ -18,32 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-import yaml
 from torch import Tensor, nn
 
-from director.backbones import ImageTransformer, parameter_count, save_model
 from director.data.augment import epoch_order
-from director.data.dataset import Dataset, ImageExamples
-from director.data.splits import load_split
 from director.device import (
     autocast,
     deterministic,
-    device_name,
     peak_memory_bytes,
     reset_peak_memory,
-    resolve_device,
     seeded,
-    set_threads,
     to_device,
 )
-from director.files import InputError, file_digest, replacing, write_json, write_text
-from director.metrics import accuracy, nll
-from director.noise import BatchNoise
-from director.prediction import predict
-from director.predictions import Predictions
-from director.provenance import code_digest, git_commit, versions
-from director.resume import Progress, load_state, remove_state, save_state
+from director.files import InputError
+from director.resume import Progress, load_state, save_state
 
 log = logging.getLogger(__name__)
 
@@ -180,106 +166,6 @@ def learning_rate_at(step: int, steps: int, warmup_steps: int, peak: float, fina
     return final + (peak - final) * (1 + math.cos(math.pi * share)) / 2
 
 
-def train_backbone(
-    *,
-    dataset_folder: str | Path,
-    split_file: str | Path,
-    model: Mapping[str, Any],
-    training: Mapping[str, Any],
-    normalisation: Mapping[str, Any],
-    augmentation: Mapping[str, Any] | None,
-    seed: int,
-    about: Mapping[str, Any],
-    weights_file: str | Path,
-    history_file: str | Path,
-    cost_file: str | Path,
-    settings_file: str | Path,
-    device: str = "auto",
-    precision: str = "float32",
-    compile: bool = False,
-    threads: int = 1,
-) -> None:
-    """Train an image transformer on the split's train part and write weights, history, cost and settings.
-
-    model: settings of `ImageTransformer`. training: those of `fit`, and with kernel-eigenpair layers eta_ksvd and
-    eta_kl, the weights of their penalties (0 if absent): loss = cross-entropy + eta_ksvd J^2 + eta_kl KL. Validation
-    is one pass without noise. about: experiment, backbone and the like, kept with the weights.
-
-    The state of an unfinished training lies beside the weights and is removed last.
-    """
-    device = resolve_device(device)
-    set_threads(threads)
-    dataset, split = Dataset.load(dataset_folder), load_split(split_file)
-    _refuse_other_images(dataset, model)
-    with seeded(torch.device("cpu"), seed):
-        network = ImageTransformer(**model)
-    views = {"normalisation": normalisation, "augmentation": augmentation}
-    train = ImageExamples(dataset.select(split["train"]), **views, seed=seed)
-    validation = ImageExamples(dataset.select(split["validation"]), **views)
-    etas = {name: training.get(f"eta_{name}") or 0.0 for name in ("ksvd", "kl")}
-
-    def loss(images: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        logits, penalties = network.forward_with_penalties(images, BatchNoise(generator))
-        entropy = F.cross_entropy(logits, labels)
-        total = entropy + sum(etas[name] * penalty for name, penalty in penalties.items())
-        return {"loss": total, "cross_entropy": entropy, **penalties} if penalties else {"loss": total}
-
-    def evaluate() -> dict[str, float]:
-        logits = predict(network, validation, batch_size=1024, device=device, precision=precision)
-        predictions = Predictions(logits, validation.dataset.labels)
-        return {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
-
-    origin = {
-        "seed": seed,
-        "data": dataset.about["fingerprint"],
-        "split": file_digest(split_file),
-        "model": dict(model),
-        "training": dict(training),
-        **views,
-        "precision": precision,
-    }
-    state_file = Path(weights_file).with_name("state.safetensors")
-    outcome = fit(
-        network,
-        loss,
-        evaluate,
-        train,
-        seed=seed,
-        **{name: value for name, value in training.items() if not name.startswith("eta_")},
-        state_file=state_file,
-        identity={**origin, "code": code_digest(__file__), "torch": versions("torch")},
-        device=device,
-        precision=precision,
-        compile=compile,
-    )
-
-    machine = {"device": device_name(device), "threads": threads}
-    commit = git_commit(Path(__file__).parent)
-    notes = {
-        **about,
-        **origin,
-        "best_epoch": outcome.best_epoch,
-        "commit": commit,
-        "versions": versions("torch", "numpy"),
-    }
-    save_model(weights_file, network, notes)
-    with replacing(history_file) as temporary, temporary.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(outcome.history[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(outcome.history)
-    cost = {
-        "parameters": parameter_count(network),
-        "train_seconds": outcome.seconds,
-        "epochs": len(outcome.history),
-        "best_epoch": outcome.best_epoch,
-        **machine,
-        "peak_memory_bytes": outcome.peak_memory_bytes,
-    }
-    write_json(cost_file, cost)
-    write_text(settings_file, yaml.safe_dump({**notes, **machine, "compile": compile}, sort_keys=False))
-    remove_state(state_file)
-
-
 def _refuse_divergence(what: str, tensors: list[Tensor], place: str) -> None:
     if not all(tensor.isfinite().all() for tensor in tensors):
         raise InputError(
@@ -322,19 +208,3 @@ def _progress_bar(steps: int, done: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("training", total=steps, completed=done)
         yield lambda: bar.advance(task)
-
-
-def _refuse_other_images(dataset: Dataset, model: Mapping[str, Any]) -> None:
-    expected = (model["image_size"], model["image_size"], model["channels"])
-    if dataset.images.shape[1:] != expected:
-        raise InputError(
-            f"{dataset.name} has images of {dataset.images.shape[1:]} (height, width, channels), the model is made for "
-            f"{expected}; set model.image_size and model.channels to the data's"
-        )
-    if dataset.labels is None:
-        raise InputError(f"{dataset.name} has no labels, so nothing can be trained on it; choose another data set")
-    classes = int(dataset.labels.max()) + 1
-    if classes != model["classes"]:
-        raise InputError(
-            f"{dataset.name} has {classes} classes, the model {model['classes']}; set model.classes to {classes}"
-        )

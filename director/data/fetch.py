@@ -4,9 +4,6 @@ import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
-# name -> the data sets it is generated from, none for a published one
-DATASETS: dict[str, tuple[str, ...]] = {"digits": (), "digits_c": ("digits",), "photographs": ()}
-
 
 def fetch_dataset(name: str, folder: str | Path, made_from: Iterable[str | Path] = ()) -> None:
     """Fetch or generate the data set `name` into `folder`; `made_from` are the folders of the sets it is made from."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-from director import training
+from director import recipes, training
 from director.data.dataset import Dataset
 from director.resume import remove_state
 from director.training import fit
@@ -211,7 +211,7 @@ from functools import partial
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_resume import backbone_arguments
-from director import resume, training
+from director import recipes, resume
 
 saves = []
 
@@ -222,8 +222,8 @@ def save_and_kill(*arguments, save_file=resume.save_file, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 
 resume.save_file = save_and_kill
-training.fit = partial(training.fit, state_seconds=0)
-training.train_backbone(**backbone_arguments(Path(sys.argv[2])))
+recipes.fit = partial(recipes.fit, state_seconds=0)
+recipes.train_backbone(**backbone_arguments(Path(sys.argv[2])))
 """
 
 
@@ -246,8 +246,8 @@ def backbone_arguments(folder):
             "kep_rank": 2,
             "kep_multiplier": 2,
         },
-        "training": {name: SETTINGS[name] for name in SETTINGS if name not in ("seed", "state_seconds")}
-        | {"eta_kl": 0.01},
+        "training": {name: SETTINGS[name] for name in SETTINGS if name not in ("seed", "state_seconds")},
+        "penalties": {"kl": 0.01},
         "normalisation": {"scale": 255.0, "mean": [0.5], "std": [0.3]},
         "augmentation": {"padding": 1, "flip": True},
         "seed": 0,
@@ -274,7 +274,7 @@ def test_sigkill_and_the_plain_call_again(tmp_path, caplog):
     """Trap 24: the training of a backbone, killed by the system while it writes its state, then simply run again."""
     for name in ("killed", "whole"):
         bright(tmp_path / name)
-    training.train_backbone(**backbone_arguments(tmp_path / "whole"))
+    recipes.train_backbone(**backbone_arguments(tmp_path / "whole"))
 
     command = [sys.executable, "-c", CHILD, str(Path(__file__).parent), str(tmp_path / "killed")]
     child = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
@@ -284,7 +284,7 @@ def test_sigkill_and_the_plain_call_again(tmp_path, caplog):
     assert not (out / "model.safetensors").exists()
 
     with caplog.at_level(logging.INFO, "director"):
-        training.train_backbone(**backbone_arguments(tmp_path / "killed"))
+        recipes.train_backbone(**backbone_arguments(tmp_path / "killed"))
     assert "resuming at step 4 of 9" in caplog.text
     for name in ("model.safetensors", "history.csv", "settings.yaml"):
         assert (out / name).read_bytes() == (expected / name).read_bytes()
@@ -294,19 +294,19 @@ def test_sigkill_and_the_plain_call_again(tmp_path, caplog):
 def test_state_goes_only_after_the_outputs_are_written(tmp_path, monkeypatch):
     """Trap 24: a job that fails while writing its last output has not lost its training."""
     arguments = bright(tmp_path)
-    monkeypatch.setattr(training, "fit", partial(training.fit, state_seconds=0))
+    monkeypatch.setattr(recipes, "fit", partial(recipes.fit, state_seconds=0))
     state_file = tmp_path / "backbone" / "state.safetensors"
-    write_text = training.write_text
+    write_text = recipes.write_text
 
     def no_space(path, text):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(training, "write_text", no_space)
+    monkeypatch.setattr(recipes, "write_text", no_space)
     with pytest.raises(OSError, match="no space"):
-        training.train_backbone(**arguments)
+        recipes.train_backbone(**arguments)
     assert state_file.is_file()
-    monkeypatch.setattr(training, "write_text", write_text)
-    monkeypatch.setattr(training.F, "cross_entropy", pytest.fail)  # nothing is trained again
-    training.train_backbone(**arguments)
+    monkeypatch.setattr(recipes, "write_text", write_text)
+    monkeypatch.setattr(recipes.F, "cross_entropy", pytest.fail)  # nothing is trained again
+    recipes.train_backbone(**arguments)
     assert not state_file.exists()
     assert len(list(csv.DictReader(arguments["history_file"].open()))) == 3

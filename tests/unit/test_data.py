@@ -1,15 +1,17 @@
 """Data sets on disk, splits, the digits and what corrupts them."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from director.data.dataset import Dataset, ImageExamples
 from director.data.digits_c import CORRUPTIONS, SEVERITIES, corrupt
-from director.data.fetch import DATASETS, fetch_dataset
+from director.data.fetch import fetch_dataset
 from director.data.splits import load_split, random_split, split_dataset
 from director.files import InputError
+from director.settings import DATASETS, load_experiment
 
 NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
 
@@ -129,9 +131,7 @@ def test_no_seed_trains_on_another_seeds_test():
 
 
 def test_the_shipped_normalisation_is_that_of_the_pool_that_never_tests(raw):
-    from director.settings import load_experiment
-
-    data = load_experiment("config/experiments/digits.yaml").data
+    data = load_experiment(Path(__file__).parents[2] / "config/experiments/digits.yaml").data
     parts = random_split(1797, data.train, data.validation, seed=0)
     pool = Dataset.load(raw / "digits").images[np.concatenate([parts["train"], parts["validation"]])] / 16
     assert [pool.mean(), pool.std()] == pytest.approx([data.normalisation.mean[0], data.normalisation.std[0]], abs=5e-5)

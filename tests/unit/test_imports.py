@@ -23,6 +23,7 @@ LAYERS = [
         "resume",
         "prediction",
         "training",
+        "recipes",
     ],
     ["job", "settings", "options", "tables", "figures", "tracking", "__main__"],
 ]

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from director.data.fetch import DATASETS
 from director.files import InputError
 from director.provenance import code_digest
-from director.settings import load_configuration
+from director.settings import DATASETS, load_configuration
 
 try:
     CONFIGURATION, EXPERIMENTS = load_configuration(config, "config/config.yaml")

@@ -1,4 +1,5 @@
-# Publication to MLflow: two local rules, the only ones that talk to it, and nothing else of a run waits for it.
+# Publication to MLflow: two local rules, the only ones that talk to it. Only the tables wait for it, so that whoever has
+# them finds their runs there.
 # The flags lie beside the store, so that they are gone when it is, and do not travel with the results.
 
 localrules:

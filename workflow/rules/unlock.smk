@@ -3,11 +3,13 @@
 # what a dead one left. With a living driver nothing is cleared, and Snakemake refuses as it should.
 import fcntl
 
-Path(".snakemake").mkdir(exist_ok=True)
-DRIVER = open(".snakemake/driver", "w")
-try:
-    fcntl.flock(DRIVER, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    for left in Path(".snakemake/locks").glob("*.lock"):
-        left.unlink()
-except OSError:
-    pass
+# A dry run locks nothing, and neither does the Snakemake of a job, which may run on another machine.
+if workflow.is_main_process and not workflow.dryrun:
+    Path(".snakemake").mkdir(exist_ok=True)
+    DRIVER = open(".snakemake/driver", "w")
+    try:
+        fcntl.flock(DRIVER, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in Path(".snakemake/locks").glob("*.lock"):
+            left.unlink()
+    except OSError:
+        pass

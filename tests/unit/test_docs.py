@@ -1,0 +1,62 @@
+"""The documentation names what there is: links, metrics, rules, columns and paths."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from director.metrics import METRICS
+from director.tables import COST, MAIN, PUBLISHED, ROW
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FOLDERS = ("director", "workflow", "config", "profiles", "docs", "tests", "benchmarks", ".ci", ".dvc")
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ +(.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_in_backticks_exist(page):
+    for words in re.findall(r"`([^`\n]+)`", prose(page)):
+        if words.split("/")[0] in FOLDERS and re.fullmatch(r"[\w./-]+/[\w./-]*", words):
+            assert (ROOT / words).exists(), f"{page.name} names {words}"
+
+
+def test_every_metric_has_its_section():
+    sections = re.findall(r"^### `(\w+)`$", prose(ROOT / "docs/metrics.md"), re.MULTILINE)
+    assert set(METRICS) <= set(sections) and len(sections) == len(set(sections))
+
+
+def test_every_column_of_the_main_table_is_explained():
+    text = prose(ROOT / "docs/metrics.md")
+    columns = text[text.index("### `main.csv`") : text.index("### `all.csv`")]
+    missing = [name for name in [*ROW, "seeds", *MAIN, *COST, *PUBLISHED] if f"`{name}`" not in columns]
+    assert not missing
+
+
+def test_every_rule_is_named():
+    text = prose(ROOT / "docs/pipeline.md")
+    files = [ROOT / "Snakefile", *sorted(ROOT.glob("workflow/rules/*.smk"))]
+    rules = [rule for file in files for rule in re.findall(r"^rule (\w+):", file.read_text(), re.MULTILINE)]
+    assert len(rules) > 10
+    missing = [rule for rule in rules if f"`{rule}`" not in text]
+    assert not missing
