@@ -13,6 +13,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/backbone.smk"
 include: "workflow/rules/predict.smk"
 include: "workflow/rules/baselines.smk"
+include: "workflow/rules/director.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/publish.smk"
 

@@ -1,11 +1,13 @@
 """Figures of a study, as SVG: each takes prediction or metrics files and draws one idea."""
 
+import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 
 matplotlib.use("svg")  # no display on a cluster
 import matplotlib.pyplot as plt
@@ -130,4 +132,45 @@ def plot_severity(files: Iterable[str | Path], out_file: str | Path) -> None:
         axis.get_legend().remove()
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 5), frameon=False)
+    _save(figure, out_file)
+
+
+def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
+    """The student's predicted variance at each step of its path, one panel per teacher; mean and deviation over seeds.
+
+    `files` are the .depth.npz files of `director.prediction.predict_suite`: clean, corrupted, out-of-distribution.
+    """
+    _style()
+    lines = []
+    for path in files:
+        with np.load(path, allow_pickle=False) as file:
+            variance, severity, about = file["variance"], file["severity"], json.loads(str(file["about"]))
+        foreign = about["suite"].startswith("ood-")
+        for level in np.unique(severity):
+            inputs = about["suite"] if foreign else f"severity {level}" if level else "clean"
+            steps = enumerate(variance[severity == level].mean(0), start=1)
+            run = {"teacher": about["backbone"], "seed": about["seed"], "inputs": inputs}
+            lines += [run | {"step": step, "variance": value} for step, value in steps]
+    table = pd.DataFrame(lines)
+    teachers, inputs = table["teacher"].unique(), sorted(table["inputs"].unique())
+    shifted = [name for name in inputs if name.startswith("severity")]
+    colours = {"clean": "0.35"} | dict(zip(shifted, sns.color_palette("flare", len(shifted)), strict=True))
+    colours |= {name: "C0" for name in inputs if name.startswith("ood-")}
+    dashes = {name: (4, 2) if name.startswith("ood-") else "" for name in colours}
+    size = (4.6 * len(teachers), 3.8)
+    figure, axes = plt.subplots(1, len(teachers), figsize=size, squeeze=False, layout="constrained")
+    for axis, teacher in zip(axes[0], teachers, strict=True):
+        part = table[table["teacher"] == teacher]
+        look = {
+            "hue": "inputs",
+            "hue_order": list(colours),
+            "palette": colours,
+            "style": "inputs",
+            "dashes": dashes,
+        }
+        sns.lineplot(part, x="step", y="variance", errorbar="sd", ax=axis, **look)
+        axis.set(title=f"teacher: {teacher}", yscale="log", ylabel="predicted variance", xticks=part["step"].unique())
+        axis.get_legend().remove()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
     _save(figure, out_file)

@@ -5,6 +5,7 @@ A model is any classifier whose call gives logits [B, C], or an object with `log
 """
 
 import inspect
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,9 +29,9 @@ from director.device import (
     set_threads,
     to_device,
 )
-from director.files import InputError, file_digest, read_json, write_json
+from director.files import InputError, file_digest, read_json, replacing, write_json
 from director.noise import ExampleNoise, fold, unfold
-from director.predictions import Predictions
+from director.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
 from director.provenance import git_commit, versions
 
 
@@ -110,6 +111,35 @@ def predict_samples(
     return _refuse_copies(logits, f"{name} gives the same logits for every noise: it has no random layer")
 
 
+def predict_director(
+    model: nn.Module,
+    examples: Any,
+    *,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    precision: str = "float32",
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logits float32 [S, N, C] of S free roll-outs, and how uncertainty grows along their paths.
+
+    The profile float32 [N, L] is the predicted variance of each step, a mean over tokens, channels and roll-outs. Noise
+    as in `predict_samples`.
+    """
+    profiles = []
+
+    def sampled(inputs: Any, rows: np.ndarray) -> Tensor:
+        logits, profile = model.forward_with_profile(
+            inputs, ExampleNoise(seed, examples.dataset.example[rows], samples, device)
+        )
+        profiles.append(unfold(profile.float(), samples).mean(0).cpu().numpy())  # [B, L]
+        return logits
+
+    with _training_modes(model, lambda module: False):
+        logits = _logits(model, examples, samples, batch_size, device, precision, sampled)
+    return logits, np.concatenate(profiles)
+
+
 def dropout_rates(model: nn.Module) -> dict[str, float]:
     """Every dropout rate in a model, by the name of its module and attribute.
 
@@ -133,6 +163,7 @@ def predict_suite(
     normalisation: Mapping[str, Any],
     split_file: str | Path | None,
     part: str = "test",
+    depth_file: str | Path | None = None,
     at_most: int | None = None,
     method: str,
     samples: int,
@@ -148,12 +179,17 @@ def predict_suite(
     """Write the predictions of one method on one suite, and what they cost.
 
     split_file, part, at_most: predict the rows whose original is in this part (`validation`, `test`) of the split, or
-    among `at_most` of it; without a split file all rows, as out-of-distribution: without labels. method: `mle`,
-    `mc_dropout` or `kep_svgp`. about: experiment, backbone, suite and the like, kept in the file. The predictions file
-    has the same bytes for the same seed and machine; seconds are in the cost file, without the time to load.
+    among `at_most` of it; without a split file all rows, as out-of-distribution: without labels. method: one of
+    METHODS. about: experiment, backbone, suite and the like, kept in the file. The predictions file has the same bytes
+    for the same seed and machine; seconds are in the cost file, without the time to load.
+
+    depth_file: for `director`, where uncertainty per input is written: variance float32 [N, L] (see `predict_director`)
+    and, for S > 1, predictive_entropy, expected_entropy and mutual_information float64 [N], in nats; .npz.
     """
     if method not in METHODS:
         raise InputError(f"method is {method!r}; a model predicts with one of {', '.join(METHODS)}")
+    if (method == "director") is not (depth_file is not None):
+        raise InputError(f"depth_file is {depth_file} for method {method}; it is for director, which needs it")
     device = resolve_device(device)
     set_threads(threads)
     training_cost = read_json(training_cost_file)
@@ -176,6 +212,7 @@ def predict_suite(
     logits = METHODS[method](
         model, examples, samples=samples, seed=seed, batch_size=batch_size, device=device, precision=precision
     )
+    logits, profile = logits if method == "director" else (logits, None)
     seconds = time.perf_counter() - start
 
     origin = {
@@ -190,7 +227,10 @@ def predict_suite(
     }
     labels = dataset.labels if split_file is not None else None
     columns = {"example": dataset.example, "shift": dataset.shift, "severity": dataset.severity}
-    Predictions(logits, labels, **columns, about={**about, **origin}).save(predictions_file)
+    predictions = Predictions(logits, labels, **columns, about={**about, **origin})
+    predictions.save(predictions_file)
+    if profile is not None:
+        _save_depth(depth_file, predictions, profile)
     cost = {
         "parameters": parameter_count(model),
         "train_seconds": training_cost["train_seconds"],
@@ -210,7 +250,22 @@ def _single(model: nn.Module, examples: Any, *, samples: int, seed: int, **optio
     return predict(model, examples, **options)
 
 
-METHODS = {"mle": _single, "mc_dropout": predict_dropout, "kep_svgp": predict_samples}
+METHODS = {
+    "mle": _single,
+    "mc_dropout": predict_dropout,
+    "kep_svgp": predict_samples,
+    "director": predict_director,
+}
+
+
+def _save_depth(path: str | Path, predictions: Predictions, profile: np.ndarray) -> None:
+    about = json.dumps(predictions.about, sort_keys=True)
+    arrays = {"variance": profile, "example": predictions.example, "severity": predictions.severity}
+    if len(predictions.logits) > 1:
+        uncertainties = (predictive_entropy, expected_entropy, mutual_information)
+        arrays |= {uncertainty.__name__: uncertainty(predictions) for uncertainty in uncertainties}
+    with replacing(path) as temporary:
+        np.savez(temporary, **arrays, shift=predictions.shift, about=np.array(about), allow_pickle=False)
 
 
 def _logits(

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from director.files import InputError
 
 # name -> the data sets it is generated from, none for a published one
 DATASETS: dict[str, tuple[str, ...]] = {"digits": (), "digits_c": ("digits",), "photographs": ()}
 DatasetName = Literal["digits", "digits_c", "photographs"]
-Backbone = Literal["softmax"]
-Method = Literal["mle", "temperature", "mc_dropout", "ensemble"]
+# softmax attention in every layer, or KEP-SVGP in all or the last k layers
+Backbone = Annotated[str, Field(pattern=r"^(softmax|kep_svgp_(all|[1-9]\d*))$")]
+Method = Literal["mle", "temperature", "mc_dropout", "ensemble", "kep_svgp", "director", "director_temperature"]
 TAKEN = ("tables", "figures")  # folders of results that are no experiment
 Positive = Annotated[int, Field(ge=1)]
+Samples = Annotated[list[Positive], Field(min_length=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -104,7 +106,69 @@ class Training(Schema):
 class McDropout(Schema):
     """Monte Carlo dropout (Gal and Ghahramani, 2016; baselines.md, section 3)."""
 
-    samples: int = Field(10, ge=2, description="stochastic passes per input; paper: 10")
+    samples: Samples = Field([10], description="stochastic passes per input, one row of the table for each; paper: 10")
+
+
+class KepSvgp(Schema):
+    """Kernel-eigenpair attention, for backbones kep_svgp_* and the row `kep_svgp` (baselines.md, section 5)."""
+
+    variant: Literal["concat", "sum"] = Field("concat", description="how left and right singular features are combined")
+    rank: Positive = Field(10, description="singular features per head; paper: 10")
+    multiplier: Positive = Field(10, description="rank x multiplier tokens carry the projections; paper: 10")
+    eta_ksvd: float = Field(10.0, ge=0, description="weight of the KSVD loss; paper: 10")
+    eta_kl: float = Field(1.0, ge=0, description="weight of the KL divergence; paper: 1")
+    samples: Samples = Field([1, 10], description="posterior samples per input, one row for each; paper: 10")
+
+
+class Kernel(Schema):
+    """The transition kernel shared by all steps (method.md, section 3)."""
+
+    mlp_ratio: float = Field(1.0, gt=0, description="hidden width of its MLP over the width of the stream; paper: 1")
+    mlp_first: bool = Field(False, description="MLP before attention; false: the order of a DiT block")
+
+
+class Losses(Schema):
+    """loss = path_weight L1 + task_weight L2 (method.md, section 4)."""
+
+    path: Literal["kl", "mse", "none"] = Field("kl", description="L1, along the teacher's path; mse: the authors' code")
+    path_weight: float = Field(1.0, ge=0, description="weight of L1")
+    task_weight: float = Field(1.0, ge=0, description="weight of L2, the cross-entropy of a free roll-out")
+    std_weight: float = Field(0.0, ge=0, description="within mse: weight of the standard deviations' part")
+    variance_floor: float = Field(1e-4, gt=0, description="added to the teacher's variances before the logarithm of kl")
+    softmax_variance: Literal["attention_moments", "zero"] = Field(
+        "attention_moments", description="variance of a softmax teacher's step (method.md, section 2)"
+    )
+
+    @model_validator(mode="after")
+    def something_to_learn(self) -> "Losses":
+        if (self.path == "none" or self.path_weight == 0) and self.task_weight == 0:
+            raise ValueError("path none and task_weight 0 leave nothing to learn; switch one on")
+        return self
+
+
+class TrajectorySource(Schema):
+    """Where the teacher's states come from in training; both give the same batches."""
+
+    source: Literal["live", "cache"] = Field("live", description="live: run the teacher; cache: read what it once gave")
+    views: Positive | None = Field(None, description="augmented views per example, in turn; null: fresh ones")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="numbers in the cache")
+
+    @model_validator(mode="after")
+    def cache_is_finite(self) -> "TrajectorySource":
+        if self.source == "cache" and self.views is None:
+            raise ValueError("a cache needs a number of views; set views (1 without augmentation)")
+        return self
+
+
+class DirectorSettings(Schema):
+    """The method: rows `director` and `director_temperature`, on the backbone that is the teacher."""
+
+    kernel: Kernel = Field(Kernel(), description="the student's kernel")
+    losses: Losses = Field(Losses(), description="what it learns from")
+    training: Training = Field(Training(epochs=100), description="its training; paper: 100 epochs")
+    trajectory: TrajectorySource = Field(TrajectorySource(), description="the teacher's path in training")
+    samples: Samples = Field([1, 10], description="roll-outs per input, one row of the table for each; paper: 1 and 10")
+    selection_samples: Positive = Field(4, description="roll-outs per validation input that select the epoch")
 
 
 class Temperature(Schema):
@@ -149,6 +213,8 @@ class Experiment(Schema):
     )
     methods: dict[Backbone, list[Method]] = Field(min_length=1, description="rows of the table: backbone -> methods")
     mc_dropout: McDropout = Field(McDropout(), description="options of the row `mc_dropout`")
+    kep_svgp: KepSvgp = Field(KepSvgp(), description="backbones kep_svgp_* and the row `kep_svgp`")
+    director: DirectorSettings = Field(DirectorSettings(), description="the method")
     temperature: Temperature = Field(Temperature(), description="options of the row `temperature`")
     comparison: Comparison = Field(Comparison(), description="options of comparison.csv")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast of every forward pass")
@@ -158,15 +224,28 @@ class Experiment(Schema):
     )
     published: dict[Backbone, dict[Method, Published]] = Field({}, description="published numbers: backbone -> method")
 
+    @field_validator("methods", "published")
+    @classmethod
+    def in_one_order(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """The order of keys in the file says nothing: softmax first, then by name."""
+        return dict(sorted(table.items(), key=lambda item: (item[0] != "softmax", item[0])))
+
     @model_validator(mode="after")
     def consistent(self) -> "Experiment":
         rows = [(backbone, method) for backbone, methods in self.methods.items() for method in methods]
         for name, values in (("seeds", self.seeds), ("methods", rows)):
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} {values} names one twice; keep it once")
+        for backbone, method in rows:
+            if method == "kep_svgp" and backbone == "softmax":
+                raise ValueError("methods: kep_svgp on softmax: no posterior to sample; use a backbone kep_svgp_*")
+            if backbone.startswith("kep_svgp") and self.kep_layers(backbone) > self.model.depth:
+                raise ValueError(f"methods: backbone {backbone} has more layers than model.depth {self.model.depth}")
         named = {method for _, method in rows}
         if "ensemble" in named and len(self.seeds) < 2:
             raise ValueError(f"an ensemble needs two seeds, not {self.seeds}; add a seed or drop the method ensemble")
+        if "mc_dropout" in named and min(self.mc_dropout.samples) < 2:
+            raise ValueError(f"mc_dropout.samples {self.mc_dropout.samples}: one pass says nothing; use 2 or more")
         if "mc_dropout" in named and self.model.dropout == 0:
             raise ValueError("mc_dropout needs model.dropout above 0; raise it or drop the method mc_dropout")
         if self.comparison.reference not in rows:
@@ -182,6 +261,27 @@ class Experiment(Schema):
                 f"data.corrupted {self.data.corrupted!r} is not a shifted copy of data.name {self.data.name!r}"
             )
         return self
+
+    def has(self, method: str, *backbones: str) -> bool:
+        """Whether `method`, or what scales its predictions, is a row on one of `backbones` (any, if none is given)."""
+        rows = [method for backbone in backbones or self.methods for method in self.methods[backbone]]
+        return any(row.removesuffix("_temperature") == method for row in rows)
+
+    def kep_layers(self, backbone: str) -> int:
+        """Number of kernel-eigenpair layers, the last ones, of a backbone by its name."""
+        number = backbone.removeprefix("kep_svgp_")
+        return 0 if backbone == "softmax" else self.model.depth if number == "all" else int(number)
+
+    def model_of(self, backbone: str) -> dict[str, Any]:
+        """Settings of `ImageTransformer` for a backbone."""
+        kep = {f"kep_{key}": getattr(self.kep_svgp, key) for key in ("variant", "rank", "multiplier")}
+        layers = self.kep_layers(backbone)
+        return self.model.model_dump() | ({"kep_layers": layers, **kep} if layers else {})
+
+    def samples_of(self, method: str) -> list[int] | None:
+        """Numbers of samples that a stochastic method's rows are made with; None for the others."""
+        samples = getattr(getattr(self, method, None), "samples", None)
+        return samples and sorted(samples)
 
     @property
     def suites(self) -> dict[str, str]:

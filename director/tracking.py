@@ -63,36 +63,37 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def backbone_run(folder: str | Path) -> Run:
-    """The run of a trained model: its history as curves, its settings as parameters, its weights by digest."""
-    folder = Path(folder)
-    settings = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
-    with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
-        history = [{key: float(value) if value else None for key, value in row.items()} for row in csv.DictReader(file)]
-    metrics = [(key, row[key], int(row["epoch"])) for row in history for key in row if key != "epoch"]
-    cost = read_json(folder / "cost.json")
-    metrics += [(key, value, 0) for key, value in cost.items() if isinstance(value, int | float)]
-    tags = {key: settings.pop(key, None) for key in ORIGIN} | {"weights": file_digest(folder / "model.safetensors")}
-    files = tuple(folder / name for name in ("history.csv", "settings.yaml", "cost.json"))
-    return Run(str(folder), flatten(settings), metrics, _text(tags), files)
+def run_of(folder: str | Path, metrics_files: Iterable[str | Path] = (), parent: str | None = None) -> Run:
+    """The run of a folder: of a trained model, of a method's metrics, or of both (a student).
 
-
-def method_run(folder: str | Path, metrics_files: Iterable[str | Path], parent: str | None = None) -> Run:
-    """The run of one method: the overall metrics of each of its suites, named `<suite>/<metric>`."""
-    folder, metrics, about = Path(folder), [], {}
-    files = tuple(map(Path, metrics_files))
+    Training: history as curves, settings as parameters, cost. Metrics: the overall ones, named `<suite>/<metric>`, with
+    `samples-<S>` between where a method is measured with several numbers of samples.
+    """
+    folder, files = Path(folder), tuple(map(Path, metrics_files))
+    settings: dict[str, Any] = {}
+    metrics: list[tuple[str, float | None, int]] = []
     for path in files:
         content = read_json(path)
-        about = content["about"]
+        settings = content["about"]
         several = len({record["samples"] for record in content["records"]}) > 1
         for record in content["records"]:
-            if record["shift"] in ("clean", "overall") or about["suite"].startswith("ood-"):
-                prefix = about["suite"] + (f"/samples-{record['samples']}" if several else "")
+            if record["shift"] in ("clean", "overall") or settings["suite"].startswith("ood-"):
+                prefix = settings["suite"] + (f"/samples-{record['samples']}" if several else "")
                 numbers = {key: value for key, value in record.items() if isinstance(value, float) or value is None}
                 metrics += [(f"{prefix}/{key}", value, 0) for key, value in numbers.items()]
-    tags = {key: about.get(key) for key in ORIGIN}
-    kept = {key: value for key, value in flatten(about).items() if key not in (*ORIGIN, "suite")}
-    return Run(str(folder), kept, metrics, _text(tags), files, parent)
+    if (folder / "model.safetensors").exists():
+        settings = settings | yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+        settings["weights"] = file_digest(folder / "model.safetensors")
+        with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                epoch = int(row.pop("epoch"))
+                metrics += [(key, float(value) if value else None, epoch) for key, value in row.items()]
+        cost = read_json(folder / "cost.json")
+        metrics += [(key, value, 0) for key, value in cost.items() if isinstance(value, int | float)]
+        files += tuple(folder / name for name in ("history.csv", "settings.yaml", "cost.json"))
+    tags = {key: str(settings[key]) for key in ORIGIN if settings.get(key) is not None}
+    parameters = {key: value for key, value in flatten(settings).items() if key not in (*ORIGIN, "suite")}
+    return Run(str(folder), parameters, metrics, tags, files, parent)
 
 
 def publish(experiment: str, runs: Iterable[Run]) -> dict[str, str]:
@@ -160,21 +161,16 @@ def _write(client: Any, experiment_id: str, run: Run, tags: dict[str, str]) -> s
     return made
 
 
-def _text(tags: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in tags.items() if value is not None}
-
-
-def publish_runs(
-    experiment: str, backbones: Iterable[str | Path], metrics_files: Iterable[str | Path]
-) -> dict[str, str]:
-    """Publish the trained backbones and the methods of one experiment; the seed's backbone is its methods' parent."""
-    trained = [backbone_run(folder) for folder in backbones]
-    parents = {Path(run.path).parent: run.path for run in trained}
-    folders: dict[Path, list[Path]] = {}
+def publish_runs(experiment: str, trained: Iterable[str | Path], metrics_files: Iterable[str | Path]) -> dict[str, str]:
+    """Publish what one experiment trained and measured; a seed's backbone is the parent of the runs beside it."""
+    folders: dict[Path, list[Path]] = {Path(folder): [] for folder in trained}
     for file in map(Path, metrics_files):  # results/<experiment>/<backbone>/seed-<n>/<method>/metrics/<suite>.json
         folders.setdefault(file.parent.parent, []).append(file)
-    methods = [method_run(folder, files, parents.get(folder.parent)) for folder, files in folders.items()]
-    return publish(experiment, [*trained, *methods])
+    runs = []
+    for folder, files in folders.items():
+        parent = folder.with_name("backbone")
+        runs.append(run_of(folder, files, str(parent) if parent in folders and parent != folder else None))
+    return publish(experiment, sorted(runs, key=lambda run: run.parent is not None))
 
 
 def publish_tables(tables: Iterable[str | Path], figures: Iterable[str | Path]) -> dict[str, str]:

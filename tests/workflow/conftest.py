@@ -33,8 +33,17 @@ TINY = {
     },
     "training": {"epochs": 2, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 200},
     "seeds": [0, 1],
-    "methods": {"softmax": ["mle", "temperature", "mc_dropout", "ensemble"]},
-    "mc_dropout": {"samples": 3},
+    "methods": {
+        "softmax": ["mle", "temperature", "mc_dropout", "ensemble", "director", "director_temperature"],
+        "kep_svgp_1": ["kep_svgp"],
+    },
+    "mc_dropout": {"samples": [3]},
+    "kep_svgp": {"rank": 2, "multiplier": 2, "samples": [1, 2], "eta_ksvd": 0.1, "eta_kl": 0.001},
+    "director": {
+        "training": {"epochs": 2, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 200},
+        "trajectory": {"source": "cache", "views": 1},
+        "samples": [1, 2],
+    },
     "comparison": {"replicates": 100},
 }
 

@@ -1,21 +1,24 @@
 # Baselines made from prediction files alone, without a model.
 
-# Fit one temperature on the validation predictions of `mle`, and apply it to a suite.
+# Fit one temperature on a method's own validation predictions, and apply it to its predictions of a suite.
 rule fit_temperature:
     input:
-        validation=f"{RUN}/mle/predictions/val.npz",
-        predictions=f"{RUN}/mle/predictions/{{suite}}.npz",
-        cost=f"{RUN}/mle/predictions/{{suite}}.cost.json",
+        validation=lambda wildcards: scaled_by(wildcards, PREDICTIONS, "val"),
+        predictions=lambda wildcards: scaled_by(wildcards, PREDICTIONS, wildcards.suite),
+        cost=lambda wildcards: scaled_by(wildcards, COST, wildcards.suite),
     output:
-        predictions=f"{RUN}/temperature/predictions/{{suite}}.npz",
-        cost=f"{RUN}/temperature/predictions/{{suite}}.cost.json",
+        predictions=PREDICTIONS,
+        cost=COST,
     params:
         code=code("fit_temperature"),
+        method=lambda wildcards: wildcards.method,
         bounds=lambda wildcards: settings(wildcards).temperature.model_dump(),
+    wildcard_constraints:
+        method="|".join(SCALED),
     log:
-        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{suite}.log",
+        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
     benchmark:
-        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{suite}.benchmark.tsv"
+        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

@@ -22,9 +22,14 @@ PREDICTIONS = f"{RUN}/{{method}}/predictions/{{suite}}.npz"
 COST = f"{RUN}/{{method}}/predictions/{{suite}}.cost.json"
 METRICS = f"{RUN}/{{method}}/metrics/{{suite}}.json"
 POOLED = "pooled"  # the seed of a run made of all seeds
+SCALED = {"temperature": "mle", "director_temperature": "director"}  # method -> the one whose predictions it scales
 MAIN = "results/tables/main.csv"
 TABLES = [MAIN] + expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
-FIGURES = expand("results/figures/{experiment}/{figure}.svg", experiment=EXPERIMENTS, figure=["reliability", "risk_coverage", "severity"])
+FIGURES = [
+    f"results/figures/{name}/{figure}.svg"
+    for name, experiment in EXPERIMENTS.items()
+    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * experiment.has("director")
+]
 RUNS_PUBLISHED = expand("mlruns/{experiment}.complete", experiment=EXPERIMENTS)
 TABLES_PUBLISHED = "mlruns/tables.complete"
 ENVIRONMENT = "../../environment.yml"
@@ -77,24 +82,67 @@ def files_of(experiment, pattern, suites=None):
     ]
 
 
-def backbones_of(experiment):
-    """The weights of every backbone that an experiment trains."""
+def trained_of(experiment):
+    """The weights of everything that an experiment trains: backbones, and the students distilled from them."""
     settings = EXPERIMENTS[experiment]
-    return expand(f"{BACKBONE}/model.safetensors", experiment=experiment, backbone=settings.methods, seed=settings.seeds)
+    backbones = expand(f"{BACKBONE}/model.safetensors", experiment=experiment, backbone=settings.methods, seed=settings.seeds)
+    teachers = [backbone for backbone in settings.methods if settings.has("director", backbone)]
+    return backbones + expand(f"{RUN}/director/model.safetensors", experiment=experiment, backbone=teachers, seed=settings.seeds)
 
 
 def files_of_all(pattern, suites=None):
     return [path for experiment in EXPERIMENTS for path in files_of(experiment, pattern, suites)]
 
 
+def views_options(wildcards):
+    chosen = settings(wildcards)
+    return {"precision": chosen.precision, **chosen.data.model_dump(include={"normalisation", "augmentation"})}
+
+
 def training_options(wildcards):
     chosen = settings(wildcards)
+    kep = chosen.kep_svgp if chosen.kep_layers(wildcards.backbone) else None
     return {
-        "model": chosen.model.model_dump(),
+        "model": chosen.model_of(wildcards.backbone),
         "training": chosen.training.model_dump(),
-        "precision": chosen.precision,
+        "penalties": kep and {"ksvd": kep.eta_ksvd, "kl": kep.eta_kl},
+        **views_options(wildcards),
+    }
+
+
+def distilling_options(wildcards):
+    chosen = settings(wildcards).director
+    return {
+        **chosen.model_dump(include={"kernel", "losses", "training"}),
+        "samples": chosen.selection_samples,
+        "views": chosen.trajectory.views,
+        **views_options(wildcards),
+    }
+
+
+def caching_options(wildcards):
+    chosen = settings(wildcards)
+    return {
+        "softmax_variance": chosen.director.losses.softmax_variance,
+        **chosen.director.trajectory.model_dump(include={"views", "dtype"}),
         **chosen.data.model_dump(include={"normalisation", "augmentation"}),
     }
+
+
+def trajectory_of(wildcards):
+    """The teacher's cached path, if training reads one."""
+    cached = settings(wildcards).director.trajectory.source == "cache"
+    return [f"{RUN}/trajectory/complete.json".format(**wildcards)] if cached else []
+
+
+def scaled_by(wildcards, pattern, suite):
+    """A file of the method that a temperature is fitted to."""
+    return pattern.format(**{**wildcards, "method": SCALED[wildcards.method], "suite": suite})
+
+
+def depths_of(experiment):
+    pattern = f"{RUN}/{{method}}/predictions/{{suite}}.depth.npz"
+    return [path for path in files_of(experiment, pattern) if "/director/" in path]
 
 
 def predicted_dataset(wildcards):
@@ -107,7 +155,7 @@ def prediction_options(wildcards):
     return {
         "normalisation": chosen.data.normalisation.model_dump(),
         "at_most": chosen.data.corrupted_examples if wildcards.suite == "corrupted" else None,
-        "samples": chosen.mc_dropout.samples if wildcards.method == "mc_dropout" else 1,
+        "samples": max(chosen.samples_of(wildcards.method) or [1]),
         "batch_size": chosen.predict_batch,
         "precision": chosen.precision,
     }

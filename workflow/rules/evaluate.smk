@@ -9,6 +9,7 @@ rule measure:
         metrics=METRICS,
     params:
         code=code("measure"),
+        samples=lambda wildcards: settings(wildcards).samples_of(wildcards.method),
     log:
         "logs/measure/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
     benchmark:
@@ -113,3 +114,21 @@ rule plot_severity:
         ENVIRONMENT
     script:
         "../scripts/plot_severity.py"
+
+
+# How much variance the student's kernel predicts at each step of its path.
+rule plot_depth:
+    input:
+        depths=lambda wildcards: depths_of(wildcards.experiment),
+    output:
+        figure=report("results/figures/{experiment}/depth.svg", caption="../report/depth.rst", category="{experiment}", labels={"figure": "uncertainty along depth"}),
+    params:
+        code=code("plot_depth"),
+    log:
+        "logs/plot_depth/{experiment}.log",
+    benchmark:
+        "logs/plot_depth/{experiment}.benchmark.tsv"
+    conda:
+        ENVIRONMENT
+    script:
+        "../scripts/plot_depth.py"

@@ -14,7 +14,7 @@ rule predict:
         code=code("predict"),
         options=prediction_options,
     wildcard_constraints:
-        method="mle|mc_dropout",
+        method="mle|mc_dropout|kep_svgp",
         seed=r"\d+",
     threads: COMPUTE.threads
     resources:

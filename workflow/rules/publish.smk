@@ -11,7 +11,7 @@ localrules:
 # One MLflow run per trained backbone and per method of an experiment.
 rule publish_runs:
     input:
-        weights=lambda wildcards: backbones_of(wildcards.experiment),
+        weights=lambda wildcards: trained_of(wildcards.experiment),
         metrics=lambda wildcards: files_of(wildcards.experiment, METRICS),
     output:
         complete="mlruns/{experiment}.complete",

@@ -5,4 +5,9 @@ from director.job import start
 from director.measurement import measure_suite
 
 start(snakemake.log[0])
-write_json(snakemake.output.metrics, measure_suite(snakemake.input.predictions, *snakemake.input.inside))
+measured = measure_suite(
+    snakemake.input.predictions,
+    inside=next(iter(snakemake.input.inside), None),
+    samples=snakemake.params.samples,
+)
+write_json(snakemake.output.metrics, measured)

@@ -18,6 +18,7 @@ predict_suite(
     about={key: wildcards[key] for key in ("experiment", "backbone", "suite")} | {"code": params.code},
     predictions_file=snakemake.output.predictions,
     cost_file=snakemake.output.cost,
+    depth_file=snakemake.output.get("depth"),
     threads=snakemake.threads,
     device=snakemake.config["compute"]["device"],
     **params.options,

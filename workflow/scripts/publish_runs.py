@@ -9,7 +9,7 @@ from director.tracking import publish_runs
 start(snakemake.log[0])
 ids = publish_runs(
     snakemake.wildcards.experiment,
-    backbones=[Path(path).parent for path in snakemake.input.weights],
+    trained=[Path(path).parent for path in snakemake.input.weights],
     metrics_files=snakemake.input.metrics,
 )
 write_json(snakemake.output.complete, ids)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from director.job import start
-from director.training import train_backbone
+from director.recipes import train_backbone
 
 start(snakemake.log[0])
 train_backbone(

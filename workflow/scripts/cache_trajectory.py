@@ -1,0 +1,22 @@
+"""Keep the path of a frozen teacher over its training part."""
+
+from pathlib import Path
+
+from director.files import write_json
+from director.job import start
+from director.recipes import cache_trajectory
+
+start(snakemake.log[0])
+options = dict(snakemake.params.options)
+folders = [str(Path(snakemake.output.complete).with_name(f"view-{view}")) for view in range(options.pop("views"))]
+cache_trajectory(
+    teacher_file=snakemake.input.teacher,
+    dataset_folder=Path(snakemake.input.manifest).parent,
+    split_file=snakemake.input.split,
+    seed=int(snakemake.wildcards.seed),
+    folders=folders,
+    device=snakemake.config["compute"]["device"],
+    threads=snakemake.threads,
+    **options,
+)
+write_json(snakemake.output.complete, folders)
