@@ -136,7 +136,7 @@ def plot_severity(files: Iterable[str | Path], out_file: str | Path) -> None:
 
 
 def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
-    """The student's predicted variance at each step of its path, one panel per teacher; mean and deviation over seeds.
+    """The student's predicted variance at each step of its path, one panel per student; mean and deviation over seeds.
 
     `files` are the .depth.npz files of `director.prediction.predict_suite`: clean, corrupted, out-of-distribution.
     """
@@ -149,18 +149,22 @@ def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
         for level in np.unique(severity):
             inputs = about["suite"] if foreign else f"severity {level}" if level else "clean"
             steps = enumerate(variance[severity == level].mean(0), start=1)
-            run = {"teacher": about["backbone"], "seed": about["seed"], "inputs": inputs}
+            run = {
+                "student": f"{about['method']}, teacher {about['backbone']}",
+                "seed": about["seed"],
+                "inputs": inputs,
+            }
             lines += [run | {"step": step, "variance": value} for step, value in steps]
     table = pd.DataFrame(lines)
-    teachers, inputs = table["teacher"].unique(), sorted(table["inputs"].unique())
+    students, inputs = table["student"].unique(), sorted(table["inputs"].unique())
     shifted = [name for name in inputs if name.startswith("severity")]
     colours = {"clean": "0.35"} | dict(zip(shifted, sns.color_palette("flare", len(shifted)), strict=True))
     colours |= {name: "C0" for name in inputs if name.startswith("ood-")}
     dashes = {name: (4, 2) if name.startswith("ood-") else "" for name in colours}
-    size = (4.6 * len(teachers), 3.8)
-    figure, axes = plt.subplots(1, len(teachers), figsize=size, squeeze=False, layout="constrained")
-    for axis, teacher in zip(axes[0], teachers, strict=True):
-        part = table[table["teacher"] == teacher]
+    size = (4.6 * len(students), 3.8)
+    figure, axes = plt.subplots(1, len(students), figsize=size, squeeze=False, layout="constrained")
+    for axis, student in zip(axes[0], students, strict=True):
+        part = table[table["student"] == student]
         look = {
             "hue": "inputs",
             "hue_order": list(colours),
@@ -169,7 +173,7 @@ def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
             "dashes": dashes,
         }
         sns.lineplot(part, x="step", y="variance", errorbar="sd", ax=axis, **look)
-        axis.set(title=f"teacher: {teacher}", yscale="log", ylabel="predicted variance", xticks=part["step"].unique())
+        axis.set(title=student, yscale="log", ylabel="predicted variance", xticks=part["step"].unique())
         axis.get_legend().remove()
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)

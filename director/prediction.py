@@ -186,9 +186,10 @@ def predict_suite(
     depth_file: for `director`, where uncertainty per input is written: variance float32 [N, L] (see `predict_director`)
     and, for S > 1, predictive_entropy, expected_entropy and mutual_information float64 [N], in nats; .npz.
     """
-    if method not in METHODS:
+    kind = "director" if method.startswith("director") else method
+    if kind not in METHODS:
         raise InputError(f"method is {method!r}; a model predicts with one of {', '.join(METHODS)}")
-    if (method == "director") is not (depth_file is not None):
+    if (kind == "director") is not (depth_file is not None):
         raise InputError(f"depth_file is {depth_file} for method {method}; it is for director, which needs it")
     device = resolve_device(device)
     set_threads(threads)
@@ -209,10 +210,10 @@ def predict_suite(
 
     reset_peak_memory(device)
     start = time.perf_counter()
-    logits = METHODS[method](
+    logits = METHODS[kind](
         model, examples, samples=samples, seed=seed, batch_size=batch_size, device=device, precision=precision
     )
-    logits, profile = logits if method == "director" else (logits, None)
+    logits, profile = logits if kind == "director" else (logits, None)
     seconds = time.perf_counter() - start
 
     origin = {

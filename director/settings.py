@@ -18,7 +18,8 @@ DATASETS: dict[str, tuple[str, ...]] = {"digits": (), "digits_c": ("digits",), "
 DatasetName = Literal["digits", "digits_c", "photographs"]
 # softmax attention in every layer, or KEP-SVGP in all or the last k layers
 Backbone = Annotated[str, Field(pattern=r"^(softmax|kep_svgp_(all|[1-9]\d*))$")]
-Method = Literal["mle", "temperature", "mc_dropout", "ensemble", "kep_svgp", "director", "director_temperature"]
+# director_<name> is a variant of the experiment's student
+Method = Annotated[str, Field(pattern=r"^(mle|temperature|mc_dropout|ensemble|kep_svgp|director(_[a-z0-9_]+)?)$")]
 TAKEN = ("tables", "figures")  # folders of results that are no experiment
 Positive = Annotated[int, Field(ge=1)]
 Samples = Annotated[list[Positive], Field(min_length=1)]
@@ -117,6 +118,7 @@ class KepSvgp(Schema):
     multiplier: Positive = Field(10, description="rank x multiplier tokens carry the projections; paper: 10")
     eta_ksvd: float = Field(10.0, ge=0, description="weight of the KSVD loss; paper: 10")
     eta_kl: float = Field(1.0, ge=0, description="weight of the KL divergence; paper: 1")
+    training: Training | None = Field(None, description="training of backbones kep_svgp_*; null: as the softmax ones")
     samples: Samples = Field([1, 10], description="posterior samples per input, one row for each; paper: 10")
 
 
@@ -215,6 +217,9 @@ class Experiment(Schema):
     mc_dropout: McDropout = Field(McDropout(), description="options of the row `mc_dropout`")
     kep_svgp: KepSvgp = Field(KepSvgp(), description="backbones kep_svgp_* and the row `kep_svgp`")
     director: DirectorSettings = Field(DirectorSettings(), description="the method")
+    variants: dict[Annotated[str, Field(pattern=r"^[a-z0-9_]+$")], DirectorSettings] = Field(
+        {}, description="rows `director_<name>`: only what differs from `director` is written"
+    )
     temperature: Temperature = Field(Temperature(), description="options of the row `temperature`")
     comparison: Comparison = Field(Comparison(), description="options of comparison.csv")
     precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast of every forward pass")
@@ -223,6 +228,15 @@ class Experiment(Schema):
         description="rows per forward pass in prediction, samples included; also moves the masks of mc_dropout",
     )
     published: dict[Backbone, dict[Method, Published]] = Field({}, description="published numbers: backbone -> method")
+
+    @model_validator(mode="before")
+    @classmethod
+    def variants_differ(cls, content: Any) -> Any:
+        """A variant is the experiment's `director` but for what it names."""
+        if not isinstance(content, dict) or not isinstance(content.get("variants"), dict):
+            return content
+        base = content.get("director") or {}
+        return content | {"variants": {name: _merged(base, part) for name, part in content["variants"].items()}}
 
     @field_validator("methods", "published")
     @classmethod
@@ -241,6 +255,13 @@ class Experiment(Schema):
                 raise ValueError("methods: kep_svgp on softmax: no posterior to sample; use a backbone kep_svgp_*")
             if backbone.startswith("kep_svgp") and self.kep_layers(backbone) > self.model.depth:
                 raise ValueError(f"methods: backbone {backbone} has more layers than model.depth {self.model.depth}")
+            variant = method.removeprefix("director_")
+            if method.startswith("director_") and variant not in ("temperature", *self.variants):
+                raise ValueError(
+                    f"methods: {method}: no variant {variant!r}; known: {', '.join(self.variants) or 'none'}"
+                )
+        if "temperature" in self.variants:
+            raise ValueError("variants: temperature is the name of another row; choose another")
         named = {method for _, method in rows}
         if "ensemble" in named and len(self.seeds) < 2:
             raise ValueError(f"an ensemble needs two seeds, not {self.seeds}; add a seed or drop the method ensemble")
@@ -262,10 +283,14 @@ class Experiment(Schema):
             )
         return self
 
-    def has(self, method: str, *backbones: str) -> bool:
-        """Whether `method`, or what scales its predictions, is a row on one of `backbones` (any, if none is given)."""
-        rows = [method for backbone in backbones or self.methods for method in self.methods[backbone]]
-        return any(row.removesuffix("_temperature") == method for row in rows)
+    def students(self, backbone: str) -> list[str]:
+        """Methods on a backbone that train a student: `director`, also where it is only scaled, and its variants."""
+        rows = ["director" if row == "director_temperature" else row for row in self.methods.get(backbone, [])]
+        return list(dict.fromkeys(row for row in rows if row.startswith("director")))
+
+    def director_of(self, method: str) -> DirectorSettings:
+        """Settings of a student by the method's name."""
+        return self.director if method == "director" else self.variants[method.removeprefix("director_")]
 
     def kep_layers(self, backbone: str) -> int:
         """Number of kernel-eigenpair layers, the last ones, of a backbone by its name."""
@@ -280,7 +305,9 @@ class Experiment(Schema):
 
     def samples_of(self, method: str) -> list[int] | None:
         """Numbers of samples that a stochastic method's rows are made with; None for the others."""
-        samples = getattr(getattr(self, method, None), "samples", None)
+        is_variant = method.removeprefix("director_") in self.variants
+        source = self.director_of(method) if is_variant else getattr(self, method, None)
+        samples = getattr(source, "samples", None)
         return samples and sorted(samples)
 
     @property
@@ -356,6 +383,13 @@ def _check(schema: type[Schema], content: Any, path: Path) -> Any:
         return schema.model_validate(dict(content))
     except ValidationError as error:
         raise InputError("\n".join(_line(path, schema, problem) for problem in error.errors())) from error
+
+
+def _merged(base: Any, part: Any) -> Any:
+    """`base` with the keys that `part` names replaced, table by table."""
+    if not (isinstance(base, Mapping) and isinstance(part, Mapping)):
+        return part
+    return {**base, **{key: _merged(base.get(key), value) for key, value in part.items()}}
 
 
 def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:

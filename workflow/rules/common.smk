@@ -28,8 +28,9 @@ TABLES = [MAIN] + expand("results/tables/{table}", table=["main.json", "main.md"
 FIGURES = [
     f"results/figures/{name}/{figure}.svg"
     for name, experiment in EXPERIMENTS.items()
-    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * experiment.has("director")
+    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * any(map(experiment.students, experiment.methods))
 ]
+STUDENT = "director(?!_temperature)(_[a-z0-9_]+)?"
 RUNS_PUBLISHED = expand("mlruns/{experiment}.complete", experiment=EXPERIMENTS)
 TABLES_PUBLISHED = "mlruns/tables.complete"
 ENVIRONMENT = "../../environment.yml"
@@ -86,8 +87,12 @@ def trained_of(experiment):
     """The weights of everything that an experiment trains: backbones, and the students distilled from them."""
     settings = EXPERIMENTS[experiment]
     backbones = expand(f"{BACKBONE}/model.safetensors", experiment=experiment, backbone=settings.methods, seed=settings.seeds)
-    teachers = [backbone for backbone in settings.methods if settings.has("director", backbone)]
-    return backbones + expand(f"{RUN}/director/model.safetensors", experiment=experiment, backbone=teachers, seed=settings.seeds)
+    return backbones + [
+        f"{RUN}/{{method}}/model.safetensors".format(experiment=experiment, backbone=backbone, method=method, seed=seed)
+        for backbone in settings.methods
+        for method in settings.students(backbone)
+        for seed in settings.seeds
+    ]
 
 
 def files_of_all(pattern, suites=None):
@@ -104,14 +109,14 @@ def training_options(wildcards):
     kep = chosen.kep_svgp if chosen.kep_layers(wildcards.backbone) else None
     return {
         "model": chosen.model_of(wildcards.backbone),
-        "training": chosen.training.model_dump(),
+        "training": (kep and kep.training or chosen.training).model_dump(),
         "penalties": kep and {"ksvd": kep.eta_ksvd, "kl": kep.eta_kl},
         **views_options(wildcards),
     }
 
 
 def distilling_options(wildcards):
-    chosen = settings(wildcards).director
+    chosen = settings(wildcards).director_of(wildcards.method)
     return {
         **chosen.model_dump(include={"kernel", "losses", "training"}),
         "samples": chosen.selection_samples,
@@ -131,7 +136,7 @@ def caching_options(wildcards):
 
 def trajectory_of(wildcards):
     """The teacher's cached path, if training reads one."""
-    cached = settings(wildcards).director.trajectory.source == "cache"
+    cached = settings(wildcards).director_of(wildcards.method).trajectory.source == "cache"
     return [f"{RUN}/trajectory/complete.json".format(**wildcards)] if cached else []
 
 
@@ -141,8 +146,10 @@ def scaled_by(wildcards, pattern, suite):
 
 
 def depths_of(experiment):
+    """Uncertainty along the depth of every student that is a row of the table."""
     pattern = f"{RUN}/{{method}}/predictions/{{suite}}.depth.npz"
-    return [path for path in files_of(experiment, pattern) if "/director/" in path]
+    methods = {method for backbone in EXPERIMENTS[experiment].methods for method in EXPERIMENTS[experiment].students(backbone)}
+    return [path for path in files_of(experiment, pattern) if Path(path).parts[-3] in methods]
 
 
 def predicted_dataset(wildcards):

@@ -33,20 +33,22 @@ rule train_director:
         manifest=lambda wildcards: raw(settings(wildcards).data.name),
         split=SPLIT,
     output:
-        weights=f"{RUN}/director/model.safetensors",
-        history=f"{RUN}/director/history.csv",
-        cost=f"{RUN}/director/cost.json",
-        settings=f"{RUN}/director/settings.yaml",
+        weights=f"{RUN}/{{method}}/model.safetensors",
+        history=f"{RUN}/{{method}}/history.csv",
+        cost=f"{RUN}/{{method}}/cost.json",
+        settings=f"{RUN}/{{method}}/settings.yaml",
     params:
         code=code("train_director"),
         options=distilling_options,
+    wildcard_constraints:
+        method=STUDENT,
     threads: COMPUTE.threads
     resources:
         gpu=GPUS,
     log:
-        "logs/train_director/{experiment}/{backbone}/seed-{seed}.log",
+        "logs/train_director/{experiment}/{backbone}/seed-{seed}/{method}.log",
     benchmark:
-        "logs/train_director/{experiment}/{backbone}/seed-{seed}.benchmark.tsv"
+        "logs/train_director/{experiment}/{backbone}/seed-{seed}/{method}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -56,8 +58,8 @@ rule train_director:
 # Logits of the student's roll-outs on one suite, and the uncertainty along their depth.
 use rule predict as predict_director with:
     input:
-        weights=f"{RUN}/director/model.safetensors",
-        training_cost=f"{RUN}/director/cost.json",
+        weights=f"{RUN}/{{method}}/model.safetensors",
+        training_cost=f"{RUN}/{{method}}/cost.json",
         manifest=predicted_dataset,
         split=SPLIT,
     output:
@@ -68,7 +70,7 @@ use rule predict as predict_director with:
         code=code("predict", "director.process"),
         options=prediction_options,
     wildcard_constraints:
-        method="director",
+        method=STUDENT,
     log:
         "logs/predict_director/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
     benchmark:
