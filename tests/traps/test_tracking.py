@@ -2,12 +2,13 @@
 
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
-from director.files import write_json, write_text
-from director.tracking import Run, publish, publish_runs, publish_tables
+from director.files import file_digest, write_json, write_text
+from director.tracking import Run, publish, publish_runs, publish_tables, run_of
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +33,42 @@ def runs_of(client, experiment="digits"):
     return {run.info.run_name: run for run in found}
 
 
-def seed_folder(tmp_path, accuracy=0.9):
-    run = tmp_path / "results/digits/softmax/seed-0"
-    write_text(run / "backbone/model.safetensors", "weights")
-    write_text(run / "backbone/history.csv", "epoch,train_loss,val_nll\n1,2.0,1.5\n2,1.0,\n")
-    write_text(run / "backbone/settings.yaml", "seed: 0\ntraining: {epochs: 2}\ncode: abc\ncommit: def\ndata: 123\n")
-    write_json(run / "backbone/cost.json", {"parameters": 7, "train_seconds": 1.5, "device": "cpu"})
-    about = {"experiment": "digits", "method": "mle", "seed": 0, "suite": "test", "code": "abc", "weights": "w"}
-    record = {"samples": 1, "pooling": "softmax", "shift": "clean", "severity": 0, "n": 9, "accuracy": accuracy}
-    metrics = run / "mle/metrics/test.json"
-    write_json(metrics, {"about": about, "records": [record | {"auroc": None}]})
-    return [run.relative_to(tmp_path) / "backbone"], [metrics.relative_to(tmp_path)]
+RECORD = {"samples": 1, "pooling": "softmax", "shift": "clean", "severity": 0, "n": 9, "accuracy": 0.9, "auroc": None}
+
+
+def trained(folder, term="train_loss", **settings):
+    """What a training leaves: weights, history of two epochs, settings, cost."""
+    write_text(folder / "model.safetensors", f"weights of {folder.name}")
+    write_text(folder / "history.csv", f"epoch,{term},val_nll\n1,2.0,1.5\n2,1.0,\n")
+    lines = {"seed": 0, "code": f"code of {folder.name}", "commit": "def", "data": "123"} | settings
+    write_text(folder / "settings.yaml", "".join(f"{key}: {value}\n" for key, value in lines.items()))
+    write_json(folder / "cost.json", {"parameters": 7, "train_seconds": 1.5, "device": "cpu"})
+    return folder
+
+
+def measured(folder, suite="test", records=(RECORD,)):
+    """A file of metrics."""
+    about = {"experiment": "digits", "method": folder.name, "seed": 0, "suite": suite, "code": "abc", "weights": "w"}
+    path = folder / f"metrics/{suite}.json"
+    write_json(path, {"about": about, "records": list(records)})
+    return path
+
+
+def seed_folder():
+    run = Path("results/digits/softmax/seed-0")
+    return [trained(run / "backbone", training="{epochs: 2}")], [measured(run / "mle")]
 
 
 def test_trap_29_a_plain_ui_shows_the_runs(client, tmp_path):
     """mlflow 23634, 18534: the store is what `mlflow ui` opens by itself, artifacts lie at an absolute place."""
-    publish_runs("digits", *seed_folder(tmp_path))
+    publish_runs("digits", *seed_folder())
     runs = runs_of(client)
     assert set(runs) == {"results/digits/softmax/seed-0/backbone", "results/digits/softmax/seed-0/mle"}
     backbone, mle = (runs[f"results/digits/softmax/seed-0/{name}"] for name in ("backbone", "mle"))
     assert backbone.data.params["training.epochs"] == "2" and backbone.data.metrics["train_loss"] == 1.0
     assert [m.step for m in client.get_metric_history(backbone.info.run_id, "train_loss")] == [1, 2]
     assert (backbone.data.tags["code"], backbone.data.tags["commit"], backbone.data.tags["data"]) == (
-        "abc",
+        "code of backbone",
         "def",
         "123",
     )
@@ -64,9 +78,62 @@ def test_trap_29_a_plain_ui_shows_the_runs(client, tmp_path):
     assert [file.path for file in client.list_artifacts(mle.info.run_id)] == ["test.json"]
 
 
-def test_trap_31_publishing_twice_changes_nothing(client, tmp_path):
+def test_a_student_is_one_run_with_training_and_metrics(client):
+    """Its folder holds both; the backbone it was distilled from is its parent, as that of the other methods."""
+    backbones, metrics = seed_folder()
+    student = trained(backbones[0].with_name("director"), "train_path", losses="{path: kl}", teacher="fedc")
+    records = [RECORD | {"samples": 1, "accuracy": 0.7}, RECORD | {"samples": 10, "accuracy": 0.8}]
+    metrics += [measured(student, records=records), measured(student, "ood-photographs", records[1:])]
+    ids = publish_runs("digits", [*backbones, student], metrics)
+    runs = runs_of(client)
+    assert set(runs) == set(ids) == {str(folder) for folder in (*backbones, student, student.with_name("mle"))}
+    run = runs[str(student)]
+    assert run.data.metrics == {
+        "test/samples-1/accuracy": 0.7,
+        "test/samples-10/accuracy": 0.8,
+        "ood-photographs/accuracy": 0.8,  # measured with one number of samples
+        "train_path": 1.0,
+        "val_nll": 1.5,
+        "parameters": 7.0,
+        "train_seconds": 1.5,
+    }
+    assert (run.data.params["losses.path"], run.data.params["teacher"], run.data.params["method"]) == (
+        "kl",
+        "fedc",
+        "director",
+    )
+    assert run.data.tags["weights"] == file_digest(student / "model.safetensors")
+    assert run.data.tags["mlflow.parentRunId"] == ids[str(backbones[0])]
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert files == {"test.json", "ood-photographs.json", "history.csv", "settings.yaml", "cost.json"}
+
+
+def test_a_changed_student_replaces_its_run_and_no_other(client):
+    backbones, metrics = seed_folder()
+    student = trained(backbones[0].with_name("director"))
+    before = publish_runs("digits", [*backbones, student], metrics)
+    write_text(student / "model.safetensors", "other weights")
+    after = publish_runs("digits", [*backbones, student], metrics)
+    assert {path for path in before if before[path] != after[path]} == {str(student)}
+    assert len(runs_of(client)) == 3
+
+
+def test_metrics_are_the_overall_ones_and_named_by_suite(tmp_path):
+    """Cells of single corruptions stay in the file, which is an artifact."""
+    cells = [RECORD | {"shift": "fog", "severity": 2, "accuracy": 0.1}, RECORD | {"shift": "overall", "accuracy": 0.5}]
+    file = measured(tmp_path / "mc_dropout", "corrupted", [cell | {"samples": 3} for cell in cells])
+    run = run_of(tmp_path / "mc_dropout", [file], parent="somewhere")
+    assert run.metrics == [("corrupted/accuracy", 0.5, 0), ("corrupted/auroc", None, 0)]
+    assert (run.parent, run.artifacts, run.tags["weights"]) == ("somewhere", (file,), "w")
+    several = [cell | {"samples": samples} for samples in (1, 3) for cell in cells]
+    run = run_of(tmp_path / "mc_dropout", [measured(tmp_path / "mc_dropout", "corrupted", several)])
+    names = [f"corrupted/samples-{samples}/{metric}" for samples in (1, 3) for metric in ("accuracy", "auroc")]
+    assert [name for name, _, _ in run.metrics] == names
+
+
+def test_trap_31_publishing_twice_changes_nothing(client):
     """mlflow 7046, 7152, 16555: no duplicate, no error, the same runs."""
-    files = seed_folder(tmp_path)
+    files = seed_folder()
     first = publish_runs("digits", *files)
     assert publish_runs("digits", *files) == first
     assert len(runs_of(client)) == 2

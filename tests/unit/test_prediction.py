@@ -12,8 +12,18 @@ from director.backbones import ImageTransformer, parameter_count, save_model
 from director.data.dataset import Dataset, ImageExamples
 from director.device import resolve_device
 from director.files import InputError, file_digest, write_json
-from director.prediction import dropout_rates, predict, predict_dropout, predict_samples, predict_suite
-from director.predictions import Predictions
+from director.noise import ExampleNoise, fold
+from director.prediction import (
+    dropout_rates,
+    predict,
+    predict_director,
+    predict_dropout,
+    predict_samples,
+    predict_suite,
+)
+from director.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
+from director.process import Director
+from director.taps import path_of
 
 NORMALISATION = {"scale": 255.0, "mean": [0.5], "std": [0.25]}
 SHAPE = {"image_size": 4, "channels": 1, "patch": 2, "width": 8, "depth": 2, "heads": 2, "mlp_width": 8, "classes": 3}
@@ -23,6 +33,16 @@ KEP = {"kep_layers": 1, "kep_variant": "sum", "kep_rank": 2, "kep_multiplier": 2
 def model(seed=0, **settings):
     torch.manual_seed(seed)
     return ImageTransformer(**SHAPE | settings)
+
+
+def student(**settings):
+    """A student away from its start, where every step is the identity and every variance the same."""
+    made = Director.from_teacher(path_of(model(**settings)))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.kernel.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
 
 
 def dataset(count=20, name="grey", size=4):
@@ -88,6 +108,46 @@ def test_dropout_depends_on_its_seed_only():
     one, same, other = (predict_dropout(network, data, samples=3, seed=seed, batch_size=8) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_roll_outs_and_their_profile_are_those_of_the_student(samples):
+    network, data = student(), examples(5)
+    logits, profile = predict_director(network, data, samples=samples, seed=7, batch_size=1000)
+    images = fold(torch.from_numpy(data.batch(np.arange(5))[0]), samples)
+    with torch.no_grad():
+        expected, variances = network.eval().forward_with_profile(images, ExampleNoise(7, range(5), samples))
+    assert logits.dtype == profile.dtype == np.float32
+    np.testing.assert_allclose(logits, expected.reshape(samples, 5, 3), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(profile, variances.reshape(samples, 5, 2).mean(0), rtol=1e-5)
+    assert profile.shape == (5, 2) and profile.std(axis=0).min() > 0, "each input has its own"
+
+
+def test_roll_outs_are_the_same_in_any_batch_and_order():
+    network, data = student(), examples()
+    options = {"samples": 3, "seed": 1}
+    logits, profile = predict_director(network, data, **options, batch_size=1000)
+    assert logits.shape == (3, 20, 3) and logits.std(axis=0).min() > 1e-6
+    for batch_size in (1, 12, 21):
+        other = predict_director(network, data, **options, batch_size=batch_size)
+        np.testing.assert_allclose(other[0], logits, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(other[1], profile, rtol=1e-4)
+    backwards = ImageExamples(data.dataset.select(np.arange(20)[::-1]), NORMALISATION)
+    other = predict_director(network, backwards, **options, batch_size=9)
+    np.testing.assert_allclose(other[0][:, ::-1], logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(other[1][::-1], profile, rtol=1e-4)
+    assert np.abs(predict_director(network, data, samples=3, seed=2, batch_size=1000)[0] - logits).max() > 0.01
+    np.testing.assert_allclose(predict_samples(network, data, **options, batch_size=1000), logits, rtol=1e-5)
+
+
+def test_roll_outs_keep_dropout_off_and_restore_modes():
+    network, data = student(dropout=0.9), examples(5)
+    network.train()
+    logits, profile = predict_director(network, data, samples=3, seed=0, batch_size=50)
+    assert all(module.training for module in network.modules())
+    again = predict_director(network.eval(), data, samples=3, seed=0, batch_size=50)
+    np.testing.assert_array_equal(again[0], logits)
+    np.testing.assert_array_equal(again[1], profile)
 
 
 def test_objects_with_logits_and_inputs_by_name():
@@ -177,6 +237,7 @@ def run(tmp_path):
     network = model(dropout=0.3)
     save_model(tmp_path / "model.safetensors", network, {"seed": 0})
     save_model(tmp_path / "kep.safetensors", model(**KEP), {"seed": 0})
+    save_model(tmp_path / "student.safetensors", student(), {"seed": 0})
     write_json(tmp_path / "cost.json", {"parameters": parameter_count(network), "train_seconds": 12.5})
     clean = dataset()
     clean.save(tmp_path / "clean")
@@ -267,13 +328,56 @@ def test_stochastic_methods_keep_every_sample_and_repeat_to_the_byte(run, method
     assert (run / "suite.npz").read_bytes() != first
 
 
+def depths(folder, **options):
+    """Predictions of the student, and the arrays beside them."""
+    chosen = {"method": "director", "weights_file": folder / "student.safetensors", "depth_file": folder / "depth.npz"}
+    predictions, _ = suite(folder, **chosen | options)
+    with np.load(folder / "depth.npz", allow_pickle=False) as file:
+        return predictions, {name: file[name] for name in file.files}
+
+
+def test_a_students_uncertainty_lies_beside_its_predictions(run):
+    predictions, arrays = depths(run, samples=5, dataset_folder=run / "corrupted")
+    assert predictions.logits.shape == (5, 12, 3)
+    corrupted = Dataset.load(run / "corrupted").of_examples(np.arange(14, 20))
+    logits, profile = predict_director(
+        student(), ImageExamples(corrupted, NORMALISATION), samples=5, seed=0, batch_size=8
+    )
+    np.testing.assert_allclose(predictions.logits, logits, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(arrays["variance"], profile, rtol=1e-5)
+    uncertainties = [predictive_entropy, expected_entropy, mutual_information]
+    names = [uncertainty.__name__ for uncertainty in uncertainties]
+    assert set(arrays) == {"variance", "example", "shift", "severity", "about", *names}
+    for uncertainty in uncertainties:
+        np.testing.assert_array_equal(arrays[uncertainty.__name__], uncertainty(predictions))
+    assert arrays["mutual_information"].max() > 0
+    for column in ("example", "shift", "severity"):
+        np.testing.assert_array_equal(arrays[column], getattr(predictions, column))
+    assert json.loads(str(arrays["about"])) == predictions.about
+    first = (run / "depth.npz").read_bytes()
+    depths(run, samples=5, dataset_folder=run / "corrupted")
+    assert (run / "depth.npz").read_bytes() == first
+
+
+def test_one_roll_out_has_no_disagreement_to_write(run):
+    predictions, arrays = depths(run)
+    assert predictions.logits.shape == (1, 6, 3)
+    assert arrays["variance"].shape == (6, 2) and (arrays["variance"] > 0).all()
+    assert set(arrays) == {"variance", "example", "shift", "severity", "about"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "laplace"}, "method is 'laplace'; a model predicts with one of mle, mc_dropout, kep_svgp"),
+        (
+            {"method": "laplace"},
+            "method is 'laplace'; a model predicts with one of mle, mc_dropout, kep_svgp, director",
+        ),
         ({"samples": 3}, "samples is 3, but mle is a single pass"),
         ({"part": "tests"}, "part is 'tests'; .* has train, validation, test"),
         ({"method": "kep_svgp", "samples": 2}, "it has no random layer"),
+        ({"method": "director"}, "depth_file is None for method director; it is for director, which needs it"),
+        ({"depth_file": "depth.npz"}, r"depth_file is depth\.npz for method mle; it is for director"),
     ],
 )
 def test_wrong_requests_are_named_and_write_nothing(run, options, message):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ import torch
 import torch.nn.functional as F
 import yaml
 
-from director.backbones import load_model
+from director import recipes
+from director.backbones import load_model, parameter_count
 from director.data.dataset import Dataset, ImageExamples
-from director.files import InputError
+from director.files import InputError, file_digest
 from director.prediction import predict
-from director.recipes import train_backbone
+from director.process import Director
+from director.recipes import cache_trajectory, train_backbone, train_director
 
 SETTINGS = {
     "epochs": 3,
@@ -36,6 +39,16 @@ MODEL = {
     "classes": 2,
 }
 NORMALISATION = {"scale": 255.0, "mean": [0.5], "std": [0.3]}
+AUGMENTATION = {"padding": 1, "flip": True}
+KEP = {"kep_layers": 1, "kep_variant": "concat", "kep_rank": 2, "kep_multiplier": 2}
+LOSSES = {
+    "path": "kl",
+    "path_weight": 1.0,
+    "task_weight": 1.0,
+    "std_weight": 0.0,
+    "variance_floor": 1e-4,
+    "softmax_variance": "attention_moments",
+}
 
 
 @pytest.fixture
@@ -63,7 +76,7 @@ def backbone(folder, name="backbone", model=(), training=(), **options):
         "model": MODEL | dict(model),
         "training": SETTINGS | {"epochs": 4, "selection": "val_accuracy"} | dict(training),
         "normalisation": NORMALISATION,
-        "augmentation": {"padding": 1, "flip": True},
+        "augmentation": AUGMENTATION,
         "seed": 3,
         "about": {"experiment": "test", "backbone": "softmax"},
         "device": "cpu",
@@ -71,6 +84,11 @@ def backbone(folder, name="backbone", model=(), training=(), **options):
     }
     train_backbone(**arguments | files | options)
     return files
+
+
+def history(files):
+    """The rows of a history, as numbers."""
+    return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(files["history_file"].open())]
 
 
 def test_backbone_writes_weights_history_cost_and_settings(data):
@@ -149,3 +167,233 @@ def test_data_without_labels_cannot_train(data):
     Dataset.clean("dark", np.zeros((40, 4, 4, 1), np.uint8), None).save(data / "dark")
     with pytest.raises(InputError, match="dark has no labels"):
         backbone(data, dataset_folder=data / "dark")
+
+
+# -- a student ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taught(data):
+    """The same folder with a teacher in it."""
+    backbone(data, training={"epochs": 2})
+    return data
+
+
+def student(folder, name="director", teacher="backbone", losses=(), training=(), **options):
+    out = folder / name
+    files = {
+        "weights_file": out / "model.safetensors",
+        "history_file": out / "history.csv",
+        "cost_file": out / "cost.json",
+        "settings_file": out / "settings.yaml",
+    }
+    arguments = {
+        "teacher_file": folder / teacher / "model.safetensors",
+        "teacher_cost_file": folder / teacher / "cost.json",
+        "kernel": {"mlp_ratio": 1.0, "mlp_first": False},
+        "losses": LOSSES | dict(losses),
+        "training": SETTINGS | dict(training),
+        "samples": 2,
+        "dataset_folder": folder / "bright",
+        "split_file": folder / "split.npz",
+        "normalisation": NORMALISATION,
+        "augmentation": AUGMENTATION,
+        "seed": 3,
+        "about": {"experiment": "test", "backbone": "softmax"},
+        "device": "cpu",
+        "threads": 1,
+    }
+    train_director(**arguments | files | options)
+    return files
+
+
+def cached(folder, views=2, teacher="backbone", **options):
+    folders = [folder / "trajectory" / f"view-{view}" for view in range(views)]
+    arguments = {
+        "teacher_file": folder / teacher / "model.safetensors",
+        "dataset_folder": folder / "bright",
+        "split_file": folder / "split.npz",
+        "normalisation": NORMALISATION,
+        "augmentation": AUGMENTATION,
+        "seed": 3,
+        "softmax_variance": "attention_moments",
+        "dtype": "float32",
+        "folders": folders,
+        "device": "cpu",
+    }
+    cache_trajectory(**arguments | options)
+    return folders
+
+
+def test_student_writes_what_a_backbone_does_and_its_seconds_include_the_teachers(taught):
+    teacher_cost = taught / "backbone" / "cost.json"
+    content = json.loads(teacher_cost.read_text())
+    alone = json.loads(student(taught, "alone")["cost_file"].read_text())
+    teacher_cost.write_text(json.dumps(content | {"train_seconds": 1000.0}))
+    files = student(taught)
+    cost = json.loads(files["cost_file"].read_text())
+    assert content["train_seconds"] < alone["train_seconds"] < 1000 < cost["train_seconds"] < 1100
+    model, about = load_model(files["weights_file"])
+    assert isinstance(model, Director) and model.steps == MODEL["depth"]
+    assert cost["parameters"] == parameter_count(model)
+    assert about["teacher"] == file_digest(taught / "backbone" / "model.safetensors")
+    settings = yaml.safe_load(files["settings_file"].read_text())
+    assert (settings["losses"], settings["kernel"]) == (LOSSES, {"mlp_ratio": 1.0, "mlp_first": False})
+    assert sorted(path.name for path in (taught / "director").iterdir()) == sorted(
+        path.name for path in (taught / "backbone").iterdir()
+    )
+
+
+def test_the_teacher_stays_as_it_was(taught, monkeypatch):
+    """File, parameters and buffers, and that nothing of it is shared with the student."""
+    file = taught / "backbone" / "model.safetensors"
+    before, loaded = file.read_bytes(), []
+
+    def watched(*arguments):
+        loaded.append(load_model(*arguments)[0])
+        return loaded[0], {}
+
+    monkeypatch.setattr(recipes, "load_model", watched)
+    files = student(taught)
+    assert file.read_bytes() == before
+    (teacher,), (untouched, _), (distilled, _) = loaded, load_model(file), load_model(files["weights_file"])
+    assert teacher.state_dict().keys() == untouched.state_dict().keys()
+    for name, tensor in untouched.state_dict().items():
+        assert torch.equal(teacher.state_dict()[name], tensor), name
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert not teacher.training
+    # while the student's copies of the same tensors have learned
+    for name in ("embedding.position", "embedding.linear.weight"):
+        assert not torch.equal(distilled.get_parameter(name), untouched.get_parameter(name))
+
+
+def test_cache_and_live_give_the_same_weights(taught):
+    """Three epochs, two augmented views in turn, batches that are none of the capture's."""
+    live = student(taught, "live", views=2)
+    read = student(taught, "read", views=2, cache_folders=cached(taught))
+    for name in ("weights_file", "history_file"):
+        assert live[name].read_bytes() == read[name].read_bytes()
+    fresh = student(taught, "fresh")
+    assert history(fresh)[1] == history(live)[1], "epoch 2 sees view 1 either way"
+    assert history(fresh)[2] != history(live)[2], "epoch 3 sees view 2, or view 0 again"
+
+
+def test_with_a_cache_the_teacher_does_not_run(taught, monkeypatch):
+    folders = cached(taught)
+    monkeypatch.setattr(recipes, "capture", pytest.fail)
+    student(taught, views=2, cache_folders=folders)
+
+
+@pytest.mark.parametrize(
+    ("changes", "entry"),
+    [
+        ({"teacher": "other"}, "weights is '"),
+        ({"losses": {"softmax_variance": "zero"}}, "softmax_variance is 'attention_moments', not 'zero'"),
+        ({"seed": 4}, "seed is 3, not 4"),
+        ({"augmentation": None}, "augmentation is .* not None"),
+        ({"normalisation": NORMALISATION | {"scale": 16.0}}, "normalisation is "),
+    ],
+)
+def test_a_cache_of_something_else_is_refused_by_name(taught, changes, entry):
+    backbone(taught, "other", seed=4, training={"epochs": 2})
+    with pytest.raises(InputError, match=f"view-0: stale trajectory cache .*{entry}"):
+        student(taught, views=2, cache_folders=cached(taught), **changes)
+    assert not (taught / "director").exists()
+
+
+def test_a_cache_of_another_view_or_another_split_is_refused(taught):
+    folders = cached(taught)
+    with pytest.raises(InputError, match=r"view-1: stale trajectory cache .*view is 1, not 0"):
+        student(taught, views=2, cache_folders=folders[::-1])
+    np.savez(taught / "split.npz", train=np.arange(8, 32), validation=np.arange(8), test=np.arange(32, 40))
+    with pytest.raises(InputError, match=r"view-0: stale trajectory cache .*examples is "):
+        student(taught, views=2, cache_folders=folders)
+
+
+def test_the_losses_add_up_with_their_weights(taught):
+    for row in history(student(taught, losses={"path_weight": 3.0, "task_weight": 0.25})):
+        assert row["train_loss"] == pytest.approx(3 * row["train_path"] + 0.25 * row["train_task"], rel=1e-5)
+        assert row["train_path"] > 0 and row["train_task"] > 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "terms"),
+    [
+        ({"path": "none"}, {"task"}),
+        ({"task_weight": 0.0}, {"path"}),
+        ({"path": "mse", "std_weight": 0.5}, {"path", "task"}),
+    ],
+)
+def test_a_loss_that_is_off_is_not_computed(taught, monkeypatch, losses, terms):
+    called = set()
+    for term in ("path", "task"):
+        method = getattr(Director, f"{term}_loss")
+        monkeypatch.setattr(Director, f"{term}_loss", lambda *given, m=method, t=term: called.add(t) or m(*given))
+    first, *_ = history(student(taught, losses=losses))
+    assert called == terms == {key.removeprefix("train_") for key in first if key.startswith("train_")} - {"loss"}
+    assert first["train_loss"] == pytest.approx(sum(first[f"train_{term}"] for term in terms), rel=1e-5)
+
+
+def test_options_of_the_path_loss_reach_it(taught):
+    def first(name, **losses):
+        return history(student(taught, name, losses=losses, training={"epochs": 2}))[0]["train_path"]
+
+    kl, mse = first("kl"), first("mse", path="mse")
+    assert first("std", path="mse", std_weight=1.0) > mse
+    assert first("floor", variance_floor=1.0) != kl
+    assert first("zero", softmax_variance="zero") != kl
+
+
+def test_the_task_loss_reaches_the_kernel_through_every_step(taught, monkeypatch):
+    """One free roll-out in training: each step's mean and log-variance receive a gradient, the first one's too."""
+    step, reached = Director.step, {}
+
+    def watched(self, t, x, mask=None, noise=None):
+        after, log_variance = step(self, t, x, mask, noise)
+        if after.requires_grad:
+            assert noise is not None, "a step of training without noise"
+            for name, tensor in (("state", after), ("log_variance", log_variance)):
+                tensor.register_hook(lambda gradient, key=(name, t): reached.update({key: gradient.abs().sum().item()}))
+        return after, log_variance
+
+    monkeypatch.setattr(Director, "step", watched)
+    student(taught, losses={"path": "none"}, training={"epochs": 1, "warmup_epochs": 0})
+    assert set(reached) == {(name, t) for name in ("state", "log_variance") for t in range(MODEL["depth"])}
+    assert min(reached.values()) > 0
+
+
+@pytest.mark.parametrize("from_cache", [False, True])
+def test_a_killed_distillation_goes_on_and_ends_the_same(taught, monkeypatch, from_cache):
+    """Trap 24, for a student: killed in each epoch, after a step that was saved."""
+    options = {"views": 2, "cache_folders": cached(taught)} if from_cache else {}
+    whole = student(taught, "whole", **options)
+    monkeypatch.setattr(recipes, "fit", partial(recipes.fit, state_seconds=0))
+    task_loss, steps = Director.task_loss, []
+
+    def mortal(*given):
+        steps.append(None)
+        if len(steps) in (3, 6, 9):  # three steps to an epoch; a step that dies is taken again
+            raise KeyboardInterrupt
+        return task_loss(*given)
+
+    monkeypatch.setattr(Director, "task_loss", mortal)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            student(taught, "killed", **options)
+    killed = student(taught, "killed", **options)
+    assert len(steps) == 9 + 3, "every step once, and the three that died again"
+    for name in ("weights_file", "history_file", "settings_file"):
+        assert killed[name].read_bytes() == whole[name].read_bytes()
+    assert not (taught / "killed" / "state.safetensors").exists()
+
+
+def test_a_student_of_a_kernel_eigenpair_teacher(data):
+    backbone(data, model=KEP, training={"epochs": 2}, penalties={"ksvd": 0.1, "kl": 0.001})
+    files = student(data)
+    model, _ = load_model(files["weights_file"])
+    assert not [name for name, _ in model.named_parameters() if "log_l" in name or "qk" in name]
+    # its last layer has a variance of its own, whatever softmax layers are said to have
+    zero = history(student(data, "zero", losses={"softmax_variance": "zero"}))
+    assert zero[0]["train_path"] != history(files)[0]["train_path"]
+    logits = predict(model, ImageExamples(Dataset.load(data / "bright"), NORMALISATION), batch_size=40)
+    assert logits.shape == (1, 40, 2)

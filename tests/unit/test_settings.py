@@ -1,18 +1,38 @@
 """A wrong setting is one line: file, key, value, remedy."""
 
 import copy
+import inspect
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
+from director.attention import VARIANTS, KernelEigenpairAttention
+from director.backbones import ImageTransformer
 from director.files import InputError
 from director.options import generated_files
-from director.settings import Experiment, load_configuration, load_experiment
+from director.process import LOSSES, Director
+from director.recipes import train_director
+from director.settings import (
+    Experiment,
+    KepSvgp,
+    Kernel,
+    Losses,
+    Model,
+    Training,
+    TrajectorySource,
+    load_configuration,
+    load_experiment,
+)
+from director.taps import SOFTMAX_VARIANCES
+from director.training import SELECTIONS, fit
+from director.trajectory import DTYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "config/experiments/digits.yaml"
+DIRECTOR = {"training": {"epochs": 30, "batch_size": 50}}
 
 
 def changed(path: tuple, value) -> dict:
@@ -48,7 +68,28 @@ def changed(path: tuple, value) -> dict:
         (("seeds",), [0, 1, 1], ["seeds [0, 1, 1]", "twice"]),
         (("seeds",), [0], ["ensemble needs two seeds"]),
         (("methods", "softmax"), ["mle", "dropout"], ["methods.softmax.1", "'dropout'"]),
-        (("methods", "softmax"), ["temperature"], ["comparison.reference", "'mle'"]),
+        (("methods", "softmax"), ["temperature"], ["comparison.reference", "not among the methods"]),
+        (("methods", "softmax"), ["mle", "mle"], ["methods", "names one twice"]),
+        (("methods", "softmax"), ["mle", "kep_svgp"], ["kep_svgp on softmax", "use a backbone kep_svgp_*"]),
+        (("methods", "kep_svgp_9"), ["kep_svgp"], ["kep_svgp_9 has more layers than model.depth 5"]),
+        (("methods", "kep_svgp_0"), ["kep_svgp"], ["methods.kep_svgp_0", "refused", "pattern"]),
+        (("methods", "kep_svgp"), ["kep_svgp"], ["methods.kep_svgp", "refused", "pattern"]),
+        (("methods", "Softmax"), ["mle"], ["methods.Softmax", "refused", "pattern"]),
+        (("mc_dropout",), {"samples": [1, 5]}, ["mc_dropout.samples [1, 5]", "use 2 or more"]),
+        (("mc_dropout",), {"samples": 10}, ["mc_dropout.samples", "10", "valid list"]),
+        (("kep_svgp",), {"samples": []}, ["kep_svgp.samples", "at least 1"]),
+        (("kep_svgp",), {"variant": "both"}, ["kep_svgp.variant", "'both'", "'concat'"]),
+        (("director", "samples"), [0], ["director.samples.0", "greater than or equal to 1"]),
+        (("director", "losses"), {"path": "none", "task_weight": 0}, ["director.losses", "nothing to learn"]),
+        (("director", "losses"), {"path_weight": 0, "task_weight": 0}, ["director.losses", "nothing to learn"]),
+        (("director", "losses"), {"path": "wasserstein"}, ["director.losses.path", "'wasserstein'", "'kl'"]),
+        (("director", "losses"), {"variance_floor": 0}, ["director.losses.variance_floor", "greater than 0"]),
+        (("director", "losses"), {"task_wieght": 1}, ["director.losses.task_wieght", "did you mean 'task_weight'"]),
+        (("director", "trajectory"), {"source": "cache"}, ["director.trajectory", "set views"]),
+        (("director", "training", "epochs"), 5, ["director.training", "warmup_epochs 5"]),
+        (("methods", "softmax"), ["mle", "director_mse"], ["director_mse", "no variant 'mse'", "known: none"]),
+        (("variants",), {"temperature": {}}, ["variants", "temperature is the name of another row"]),
+        (("variants",), {"mse": {"losses": {"pth": "mse"}}}, ["variants.mse.losses.pth", "did you mean 'path'"]),
         (("temperature",), {"lower": 3, "upper": 2}, ["temperature", "lower 3"]),
     ],
 )
@@ -88,13 +129,84 @@ def test_a_file_that_is_no_table_is_named(tmp_path, text, words):
     assert "broken.yaml" in str(caught.value)
 
 
+def digits(**changes) -> Experiment:
+    content = yaml.safe_load(DIGITS.read_text()) | {"comparison": {"reference": ["softmax", "mle"]}}
+    return Experiment.model_validate(content | changes)
+
+
 def test_the_order_of_keys_changes_nothing():
     content = yaml.safe_load(DIGITS.read_text())
     turned = {key: content[key] for key in reversed(content)}
-    turned["training"] = dict(reversed(content["training"].items()))
+    for key in ("training", "methods", "director"):
+        turned[key] = dict(reversed(content[key].items()))
     assert json.dumps(Experiment.model_validate(turned).model_dump()) == json.dumps(
         Experiment.model_validate(content).model_dump()
     )
+
+
+def test_rows_are_ordered_by_backbone_softmax_first():
+    methods = {"kep_svgp_all": ["kep_svgp", "director"], "softmax": ["temperature", "mle"], "kep_svgp_1": ["kep_svgp"]}
+    chosen = digits(methods=methods)
+    assert list(chosen.methods) == ["softmax", "kep_svgp_1", "kep_svgp_all"]
+    assert chosen.methods["softmax"] == ["temperature", "mle"], "methods in the order of the file"
+
+
+@pytest.mark.parametrize(
+    "backbone, layers", [("softmax", 0), ("kep_svgp_1", 1), ("kep_svgp_5", 5), ("kep_svgp_all", 5)]
+)
+def test_a_backbones_name_says_how_many_layers_are_kernel_eigenpair(backbone, layers):
+    chosen = digits(
+        methods={"softmax": ["mle"], "kep_svgp_5": ["mle"]}, kep_svgp={"variant": "sum", "rank": 3, "multiplier": 2}
+    )
+    assert chosen.kep_layers(backbone) == layers
+    model = chosen.model_of(backbone)
+    assert model["width"] == 64
+    if layers:
+        assert (model["kep_layers"], model["kep_variant"], model["kep_rank"], model["kep_multiplier"]) == (
+            layers,
+            "sum",
+            3,
+            2,
+        )
+    network = ImageTransformer(**model)
+    kinds = [isinstance(block.attention_half.attention, KernelEigenpairAttention) for block in network.blocks]
+    assert kinds == [False] * (5 - layers) + [True] * layers, "the last layers"
+
+
+def test_a_softmax_backbone_does_not_depend_on_options_it_has_not():
+    """Else a change of the rank would train it again."""
+    assert digits(kep_svgp={"rank": 3}).model_of("softmax") == digits().model_of("softmax")
+
+
+def test_samples_of_stochastic_methods():
+    chosen = digits(
+        mc_dropout={"samples": [10, 2]}, kep_svgp={"samples": [5]}, director=DIRECTOR | {"samples": [30, 1, 3]}
+    )
+    samples = {method: chosen.samples_of(method) for method in ("mc_dropout", "kep_svgp", "director")}
+    assert samples == {"mc_dropout": [2, 10], "kep_svgp": [5], "director": [1, 3, 30]}
+    for method in ("mle", "ensemble", "temperature", "director_temperature"):
+        assert chosen.samples_of(method) is None, "all the samples of what it is made from, on one row"
+
+
+def test_a_variant_is_the_experiments_student_but_for_what_it_names():
+    base = DIRECTOR | {"losses": {"path_weight": 0.3, "variance_floor": 0.01}, "samples": [1, 3]}
+    chosen = digits(
+        methods={"softmax": ["mle", "director_mse", "director_temperature"], "kep_svgp_1": ["kep_svgp"]},
+        director=base,
+        variants={"mse": {"losses": {"path": "mse"}}, "short": {"training": {"epochs": 6}, "samples": [2]}},
+    )
+    for variant, part, changes in (
+        ("director_mse", "losses", {"path": "mse"}),
+        ("director_short", "training", {"epochs": 6}),
+    ):
+        expected = chosen.director.model_dump()
+        expected[part] |= changes
+        expected["samples"] = [2] if variant == "director_short" else [1, 3]
+        assert chosen.director_of(variant).model_dump() == expected
+        assert chosen.samples_of(variant) == expected["samples"]
+    assert chosen.director_of("director") == digits(director=base).director
+    assert chosen.students("softmax") == ["director_mse", "director"], "what is scaled is trained, too"
+    assert chosen.students("kep_svgp_1") == []
 
 
 def test_unknown_experiment_names_the_known_ones():
@@ -134,16 +246,26 @@ def test_every_option_is_described():
     assert [schema.__name__ for schema in schemas if not schema.__doc__] == ["Schema"]
 
 
-def test_training_settings_are_the_arguments_of_the_loop():
-    """The schema does not repeat the loop's defaults elsewhere: names are passed straight through."""
-    import inspect
+def test_settings_are_the_arguments_of_what_they_set():
+    """The schema does not repeat defaults or names of the code: they are passed straight through."""
+    fits = inspect.signature(fit).parameters
+    models = inspect.signature(ImageTransformer).parameters
+    assert set(Training.model_fields) <= set(fits)
+    assert set(Model.model_fields) <= set(models)
+    assert set(digits().model_of("kep_svgp_all")) == set(models)
+    assert set(Kernel.model_fields) <= set(inspect.signature(Director.from_teacher).parameters)
+    assert {"kernel", "losses", "training"} <= set(inspect.signature(train_director).parameters)
 
-    from director.backbones import ImageTransformer
-    from director.settings import Model, Training
-    from director.training import fit
 
-    assert set(Training.model_fields) <= set(inspect.signature(fit).parameters)
-    assert set(Model.model_fields) <= set(inspect.signature(ImageTransformer).parameters)
+def test_choices_are_those_of_the_code():
+    def choices(schema, field):
+        return set(get_args(schema.model_fields[field].annotation))
+
+    assert choices(Losses, "path") == {*LOSSES, "none"}
+    assert choices(Losses, "softmax_variance") == set(SOFTMAX_VARIANCES)
+    assert choices(TrajectorySource, "dtype") == set(DTYPES)
+    assert choices(KepSvgp, "variant") == set(VARIANTS)
+    assert choices(Training, "selection") <= set(SELECTIONS)
 
 
 def test_settings_are_not_changed_by_loading():

@@ -16,6 +16,8 @@ from director.files import file_digest
 pytestmark = pytest.mark.pipeline
 WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"
 PREDICTIONS = "results/tiny/softmax/seed-0/mle/predictions/test.npz"
+UPSTREAM = {"fetch_dataset", "split_dataset", "train_backbone", "predict", "pool_ensemble"}
+UPSTREAM |= {"cache_trajectory", "train_director", "predict_director"}
 
 
 @pytest.fixture
@@ -50,9 +52,9 @@ def test_a_comment_or_docstring_reruns_nothing(copied):
 def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
     append(copied.checkout / "director/temperature.py", "\nLIMIT = 1\n")
     plan = copied.plan("all")
-    assert plan["fit_temperature"] == 6
-    assert plan["measure"] == 6, "of the method temperature only"
-    assert not {"fetch_dataset", "split_dataset", "train_backbone", "predict", "pool_ensemble"} & set(plan)
+    # temperature and director_temperature, 2 seeds, 3 suites
+    assert (plan["fit_temperature"], plan["measure"]) == (12, 12)
+    assert not UPSTREAM & set(plan)
     append(copied.checkout / "director/figures.py", "\nCOLOUR = 1\n")
     assert "plot_severity" in copied.plan("all")
 
@@ -60,22 +62,51 @@ def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
 def test_a_change_of_the_model_reruns_training_and_what_follows(copied):
     append(copied.checkout / "director/attention.py", "\nLIMIT = 1\n")
     plan = copied.plan("all")
-    assert (plan["train_backbone"], plan["predict"]) == (2, 14)
+    # 2 backbones, 2 seeds; mle on 4 suites (validation, too), mc_dropout and kep_svgp on 3; director on 4
+    assert (plan["train_backbone"], plan["predict"]) == (4, 20)
+    assert (plan["cache_trajectory"], plan["train_director"], plan["predict_director"]) == (2, 2, 8)
     assert not {"fetch_dataset", "split_dataset"} & set(plan)
 
 
-def test_the_order_of_keys_reruns_nothing_and_a_value_its_rule(copied):
+def test_the_order_of_keys_and_comments_rerun_nothing(copied):
     path = copied.folder / "config/experiments/tiny.yaml"
     content = yaml.safe_load(path.read_text())
-    turned = {key: content[key] for key in reversed(content)} | {
-        "training": dict(reversed(content["training"].items()))
-    }
+    turned = {key: content[key] for key in reversed(content)}
+    for key in ("training", "methods", "director"):
+        turned[key] = dict(reversed(content[key].items()))
     path.write_text("# another comment\n" + yaml.safe_dump(turned, sort_keys=False))
     assert copied.plan("all", "publish") == {}
-    turned["mc_dropout"] = {"samples": 4}
-    path.write_text(yaml.safe_dump(turned))
+
+
+def test_a_value_reruns_its_rule_and_what_follows(copied):
+    """A dry run for each change of the settings; jobs are 2 seeds times the suites."""
+    tiny = yaml.safe_load((copied.folder / "config/experiments/tiny.yaml").read_text())
+    copied.settings(mc_dropout={"samples": [4]})
     plan = copied.plan("all")
-    assert plan["predict"] == 6 and "train_backbone" not in plan
+    assert (plan["predict"], plan["measure"]) == (6, 6)
+    assert not UPSTREAM - {"predict"} & set(plan)
+
+    copied.settings(director=tiny["director"] | {"samples": [2]})  # the largest stays: what is there is enough
+    plan = copied.plan("all")
+    assert plan["measure"] == 6
+    assert not UPSTREAM & set(plan)
+
+    training = tiny["director"]["training"] | {"epochs": 3}
+    copied.settings(director=tiny["director"] | {"training": training})
+    plan = copied.plan("all")
+    assert (plan["train_director"], plan["predict_director"]) == (2, 8)
+    assert (plan["fit_temperature"], plan["measure"]) == (6, 12), "director, and director_temperature"
+    assert not {"train_backbone", "cache_trajectory", "predict", "pool_ensemble"} & set(plan)
+
+    copied.settings(director=tiny["director"] | {"trajectory": {"source": "cache", "views": 1, "dtype": "bfloat16"}})
+    plan = copied.plan("all")
+    assert (plan["cache_trajectory"], plan["train_director"], plan["predict_director"]) == (2, 2, 8)
+    assert not {"train_backbone", "predict"} & set(plan)
+
+    copied.settings(kep_svgp=tiny["kep_svgp"] | {"rank": 3})
+    plan = copied.plan("all")
+    assert (plan["train_backbone"], plan["predict"]) == (2, 6), "of kep_svgp_1 only"
+    assert not {"cache_trajectory", "train_director", "predict_director"} & set(plan)
 
 
 def test_the_machine_is_no_reason_to_run_again(copied):
@@ -216,7 +247,7 @@ def test_trap_23_eight_cores_and_one_gpu_never_run_two_gpu_jobs(fresh):
     (fresh.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: cuda}\n")
     shown = fresh.snakemake("-n", "--cores", "8", "all")
     blocks = (shown.stdout + shown.stderr).split("rule ")[1:]
-    for rule in ("train_backbone", "predict"):
+    for rule in ("train_backbone", "cache_trajectory", "train_director", "predict", "predict_director"):
         jobs = [block for block in blocks if block.startswith(f"{rule}:")]
         assert jobs and all("gpu=1" in block for block in jobs)
     assert not any("gpu=1" in block for block in blocks if block.startswith("measure:"))

@@ -8,22 +8,62 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from director.predictions import Predictions
+from director.backbones import load_model, parameter_count
+from director.files import file_digest
+from director.predictions import Predictions, mutual_information
+from director.process import Director
 from director.tables import MAIN
+from director.taps import path_of
 
 pytestmark = pytest.mark.pipeline
-METHODS = ["mle", "temperature", "mc_dropout", "ensemble"]
+ROWS = [  # backbone, method, samples, runs
+    ("softmax", "mle", 1, 2),
+    ("softmax", "temperature", 1, 2),
+    ("softmax", "mc_dropout", 3, 2),
+    ("softmax", "ensemble", 2, 1),
+    ("softmax", "director", 1, 2),
+    ("softmax", "director", 2, 2),
+    ("softmax", "director_temperature", 2, 2),
+    ("kep_svgp_1", "kep_svgp", 1, 2),
+    ("kep_svgp_1", "kep_svgp", 2, 2),
+]
+METHODS = list(dict.fromkeys((backbone, method) for backbone, method, _, _ in ROWS))
+SUITES = {"test": 97, "corrupted": 50 * 8 * 5, "ood-photographs": 690}  # and their rows
+
+
+def main_table(study):
+    return pd.read_csv(study.folder / "results/tables/main.csv")
 
 
 def test_main_table_has_every_row(study):
-    table = pd.read_csv(study.folder / "results/tables/main.csv")
-    assert table["method"].tolist() == METHODS
-    assert table["samples"].tolist() == [1, 1, 3, 2] and table["seeds"].tolist() == [2, 2, 2, 1]
+    table = main_table(study)
+    assert list(table[["backbone", "method", "samples", "seeds"]].itertuples(index=False, name=None)) == ROWS
     assert table[[*MAIN, "parameters", "train_seconds", "predict_seconds_per_1000"]].notna().all(axis=None)
-    single = table.set_index("method")
-    assert single.loc["temperature", "accuracy"] == single.loc["mle", "accuracy"], "a temperature moves no class"
-    assert single.loc["ensemble", "parameters"] == 2 * single.loc["mle", "parameters"]
-    assert pd.isna(single.loc["ensemble", "accuracy_std"])
+    assert table["accuracy_std"].isna().tolist() == [method == "ensemble" for _, method, _, _ in ROWS]
+
+
+def test_a_temperature_moves_no_class(study):
+    row = main_table(study).set_index(["method", "samples"])
+    for scaled, plain in ((("temperature", 1), ("mle", 1)), (("director_temperature", 2), ("director", 2))):
+        for column in ("accuracy", "corrupted_accuracy"):
+            assert row.loc[scaled, column] == row.loc[plain, column]
+        assert row.loc[scaled, "nll"] != row.loc[plain, "nll"]
+
+
+def test_costs_in_the_main_table_are_of_what_predicts_and_of_all_that_was_trained(study):
+    row = main_table(study).set_index(["method", "samples"])
+    seeds = [study.folder / f"results/tiny/softmax/seed-{seed}" for seed in (0, 1)]
+    teacher, _ = load_model(seeds[0] / "backbone/model.safetensors")
+    student, _ = load_model(seeds[0] / "director/model.safetensors")
+    assert row.loc[("mle", 1), "parameters"] == parameter_count(teacher)
+    assert row.loc[("ensemble", 2), "parameters"] == 2 * parameter_count(teacher)
+    expected = parameter_count(Director.from_teacher(path_of(teacher)))
+    for key in (("director", 1), ("director", 2), ("director_temperature", 2)):
+        assert row.loc[key, "parameters"] == parameter_count(student) == expected
+        assert row.loc[key, "train_seconds"] == row.loc[("director", 1), "train_seconds"]
+    for seed in seeds:
+        before, after = (json.loads((seed / f"{name}/cost.json").read_text()) for name in ("backbone", "director"))
+        assert before["train_seconds"] < after["train_seconds"]
 
 
 def test_the_tables_numbers_are_those_of_the_prediction_files(study):
@@ -36,24 +76,53 @@ def test_the_tables_numbers_are_those_of_the_prediction_files(study):
     assert table.loc["mc_dropout", "ece_15"] == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("suite", ["test", "corrupted", "ood-photographs"])
-@pytest.mark.parametrize("method", METHODS)
-def test_every_prediction_file_says_where_it_comes_from(study, method, suite):
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(("backbone", "method"), METHODS)
+def test_every_prediction_file_says_where_it_comes_from(study, backbone, method, suite):
     seed = "pooled" if method == "ensemble" else "0"
-    folder = study.folder / f"results/tiny/softmax/seed-{seed}/{method}"
+    folder = study.folder / f"results/tiny/{backbone}/seed-{seed}/{method}"
     predictions = Predictions.load(folder / f"predictions/{suite}.npz")
     about = predictions.about
     assert (about["experiment"], about["backbone"], about["method"], about["suite"]) == (
         "tiny",
-        "softmax",
+        backbone,
         method,
         suite,
     )
     assert str(about["seed"]) == seed
     assert about["code"] and about["data"] and about["commit"] and about["versions"]
     assert (predictions.labels is None) is suite.startswith("ood-")
+    rows = [samples for *row, samples, _ in ROWS if row == [backbone, method]]
+    scaled = method.endswith("temperature")
+    assert predictions.logits.shape == (1 if scaled else max(rows), SUITES[suite], 10)
     records = json.loads((folder / f"metrics/{suite}.json").read_text())["records"]
-    assert len(records) == (41 if suite == "corrupted" else 1)
+    cells = 41 if suite == "corrupted" else 1
+    assert [record["samples"] for record in records] == [samples for samples in rows for _ in range(cells)]
+
+
+def test_a_student_knows_its_teacher_and_predictions_their_student(study):
+    import yaml
+
+    for seed in (0, 1):
+        run = study.folder / f"results/tiny/softmax/seed-{seed}"
+        teacher, student = (file_digest(run / f"{name}/model.safetensors") for name in ("backbone", "director"))
+        assert yaml.safe_load((run / "director/settings.yaml").read_text())["teacher"] == teacher
+        assert Predictions.load(run / "director/predictions/test.npz").about["weights"] == student
+        cache = json.loads((run / "trajectory/view-0/manifest.json").read_text())
+        assert (cache["identity"]["weights"], cache["count"], cache["complete"]) == (teacher, 1600, True)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_student_leaves_its_uncertainty_along_the_depth(study, suite):
+    for seed in (0, 1):
+        folder = study.folder / f"results/tiny/softmax/seed-{seed}/director/predictions"
+        predictions = Predictions.load(folder / f"{suite}.npz")
+        with np.load(folder / f"{suite}.depth.npz", allow_pickle=False) as file:
+            assert file["variance"].shape == (SUITES[suite], 2) and (file["variance"] > 0).all()
+            assert np.array_equal(file["mutual_information"], mutual_information(predictions))
+            assert json.loads(str(file["about"])) == predictions.about
+    others = set(study.folder.glob("results/tiny/*/*/*/predictions/*.depth.npz"))
+    assert {path.parts[-3] for path in others} == {"director"}
 
 
 def test_corrupted_suite_holds_test_examples_only(study):
@@ -65,11 +134,21 @@ def test_corrupted_suite_holds_test_examples_only(study):
 
 def test_companions_are_there(study):
     comparison = pd.read_csv(study.folder / "results/tables/comparison.csv")
-    assert set(comparison["method"]) == {"temperature", "mc_dropout", "ensemble"}
+    found = list(comparison[["backbone", "method"]].drop_duplicates().itertuples(index=False, name=None))
+    assert found == [row for row in METHODS if row != ("softmax", "mle")]
     assert ((comparison["lower"] <= comparison["difference"]) & (comparison["difference"] <= comparison["upper"])).all()
     assert "±" in (study.folder / "results/tables/main.md").read_text()
-    for figure in ("reliability", "risk_coverage", "severity"):
+    for figure in ("reliability", "risk_coverage", "severity", "depth"):
         assert (study.folder / f"results/figures/tiny/{figure}.svg").read_text().rstrip().endswith("</svg>")
+
+
+@pytest.mark.xfail(strict=True, reason="a scaled file counts as one sample in comparison.csv, as two in main.csv")
+def test_what_is_compared_are_rows_of_the_main_table(study):
+    """Of several numbers of samples, the largest."""
+    comparison = pd.read_csv(study.folder / "results/tables/comparison.csv")
+    largest = {(backbone, method): samples for backbone, method, samples, _ in ROWS}  # the last one stays
+    for row in comparison.itertuples():
+        assert row.samples == largest[row.backbone, row.method], row.method
 
 
 def test_every_job_leaves_a_log_and_a_benchmark(study):
@@ -83,16 +162,22 @@ def test_trap_30_no_run_is_lost_in_tracking(study):
     client = MlflowClient(f"sqlite:///{study.folder}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     seeds = [f"results/tiny/softmax/seed-{seed}" for seed in (0, 1)]
-    expected = {f"{seed}/{name}" for seed in seeds for name in ("backbone", "mle", "temperature", "mc_dropout")}
-    assert sorted(run.info.run_name for run in runs) == sorted(expected | {"results/tiny/softmax/seed-pooled/ensemble"})
+    names = [f"results/tiny/{backbone}/seed-{seed}/backbone" for backbone, _ in METHODS for seed in (0, 1)]
+    names += [f"results/tiny/{backbone}/seed-{seed}/{method}" for backbone, method in METHODS for seed in (0, 1)]
+    expected = {name for name in names if "ensemble" not in name} | {"results/tiny/softmax/seed-pooled/ensemble"}
+    assert sorted(run.info.run_name for run in runs) == sorted(expected)
     assert {run.info.status for run in runs} == {"FINISHED"}
     mle = next(run for run in runs if run.info.run_name == f"{seeds[0]}/mle")
     table = pd.read_csv(study.folder / "results/tables/all.csv", dtype={"seed": str})
     cell = table[(table["method"] == "mle") & (table["seed"] == "0") & (table["suite"] == "test")]
     assert mle.data.metrics["test/nll"] == cell.set_index("metric").loc["nll", "value"]
+    student = next(run for run in runs if run.info.run_name == f"{seeds[0]}/director")
+    teacher = next(run for run in runs if run.info.run_name == f"{seeds[0]}/backbone")
+    assert student.data.tags["mlflow.parentRunId"] == teacher.info.run_id
+    assert {"train_path", "train_task", "test/samples-1/nll", "test/samples-2/nll"} <= set(student.data.metrics)
     tables = client.search_runs([client.get_experiment_by_name("tables").experiment_id])
     files = {file.path for file in client.list_artifacts(tables[0].info.run_id)}
-    assert {"main.csv", "all.csv", "severity.svg"} <= files
+    assert {"main.csv", "all.csv", "severity.svg", "depth.svg"} <= files
 
 
 def test_report_holds_the_figures_and_their_captions(study, tmp_path):
@@ -100,8 +185,8 @@ def test_report_holds_the_figures_and_their_captions(study, tmp_path):
     with zipfile.ZipFile(tmp_path / "report.zip") as archive:
         names = archive.namelist()
         page = archive.read(next(name for name in names if name.endswith("report.html"))).decode()
-    assert sum(name.endswith(".svg") for name in names) >= 3
-    assert "over-confident" in page
+    assert sum(name.endswith(".svg") for name in names) >= 4
+    assert "over-confident" in page and "transition kernel" in page
 
 
 def test_lint_is_clean(study):
@@ -111,7 +196,7 @@ def test_lint_is_clean(study):
 
 def test_slurm_profile_plans_the_whole_run(fresh):
     plan = fresh.plan("--workflow-profile", str(fresh.checkout / "profiles/slurm"), "all")
-    assert plan["train_backbone"] == 2 and plan["tabulate"] == 1
+    assert (plan["train_backbone"], plan["train_director"], plan["tabulate"]) == (4, 2, 1)
 
 
 def test_environment_for_conda_users_is_that_of_the_lock(study):
