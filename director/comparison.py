@@ -134,7 +134,8 @@ def compare_rows(
         found = []
         for (backbone, method), runs in rows.items():
             pairs = [(metric(run), before[seed]) for seed, run in runs.items() if seed in before]
-            line = {"backbone": backbone, "method": method, "samples": len(next(iter(runs.values())).logits)}
+            samples = next(iter(runs.values())).pool().about["samples"]
+            line = {"backbone": backbone, "method": method, "samples": samples}
             line |= {"metric": metric.__name__, "reference": "/".join(reference), "runs": len(runs), "level": level}
             line |= paired_bootstrap(metric, list(runs.values()), list(base.values()), replicates, level=level)
             found.append(line | {"p": paired_test(*zip(*pairs, strict=True)) if pairs else None})

@@ -113,7 +113,9 @@ def plot_severity(files: Iterable[str | Path], out_file: str | Path) -> None:
     metrics = {"accuracy": "accuracy", "nll": "NLL", "ece_15": "ECE-15"}
     long = long_table(files)
     cells = long[long["metric"].isin(metrics) & (long["shift"] != "overall")]
-    runs = cells.groupby(["backbone", "method", "samples", "seed", "metric", "severity"], sort=False)["value"].mean()
+    most = cells.groupby(["backbone", "method"])["samples"].transform("max")  # of a row measured with several S
+    cells = cells[cells["samples"] == most]
+    runs = cells.groupby(["backbone", "method", "seed", "metric", "severity"], sort=False)["value"].mean()
     runs = runs.reset_index()
     runs["row"] = runs["method"] + " (" + runs["backbone"] + ")"
     figure, axes = plt.subplots(1, len(metrics), figsize=(12, 3.8), layout="constrained")

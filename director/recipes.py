@@ -1,7 +1,6 @@
-"""What is trained, with which loss: a backbone by maximum likelihood, a student along its teacher's path.
+"""What every training job does around the one loop of `director.training`, and the training of a backbone.
 
-Each recipe is what one rule of the pipeline calls: it reads data and split, trains with the one loop of
-`director.training`, and writes weights, history, cost and settings.
+A job reads data and split, trains, and writes weights, history, cost and settings.
 """
 
 import csv
@@ -16,21 +15,18 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from director.backbones import ImageTransformer, load_model, parameter_count, save_model
+from director.backbones import ImageTransformer, parameter_count, save_model
 from director.data.dataset import Dataset, ImageExamples
 from director.data.splits import load_split
 from director.device import device_name, resolve_device, seeded, set_threads
-from director.files import InputError, file_digest, read_json, replacing, write_json, write_text
+from director.files import InputError, file_digest, replacing, write_json, write_text
 from director.metrics import accuracy, nll
 from director.noise import BatchNoise
-from director.prediction import predict, predict_samples
+from director.prediction import predict
 from director.predictions import Predictions
-from director.process import Director
-from director.provenance import code_digest, fingerprint, git_commit, versions
+from director.provenance import code_digest, git_commit, versions
 from director.resume import remove_state
-from director.taps import path_of
 from director.training import fit
-from director.trajectory import Trajectory, TrajectoryCache, capture, write_cache
 
 
 @dataclass(frozen=True)
@@ -161,143 +157,6 @@ def train_backbone(
 
     origin = {"model": dict(model), "penalties": dict(weights)}
     job.train(network, loss, evaluate, train, validation, training, origin)
-
-
-@dataclass(frozen=True)
-class DistilExamples:
-    """Training examples with the teacher's trajectory beside them, from a cache or left to be captured live.
-
-    views: how many augmented views an example has, one after the other over the epochs; None for a fresh one in each.
-    A cache holds each of its views in a folder of its own.
-    """
-
-    images: ImageExamples
-    views: int | None = None
-    caches: tuple[TrajectoryCache, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, rows: np.ndarray, view: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Inputs {"images", and from a cache "states", "variances"} and labels of `rows` in epoch `view`."""
-        view = view if self.views is None else view % self.views
-        images, labels = self.images.batch(rows, view)
-        if not self.caches:
-            return {"images": images}, labels
-        trajectory = self.caches[view].batch(rows)
-        return {
-            "images": images,
-            "states": trajectory.states.numpy(),
-            "variances": trajectory.variances.numpy(),
-        }, labels
-
-
-def train_director(
-    *,
-    teacher_file: str | Path,
-    teacher_cost_file: str | Path,
-    kernel: Mapping[str, Any],
-    losses: Mapping[str, Any],
-    training: Mapping[str, Any],
-    samples: int,
-    views: int | None = None,
-    cache_folders: list[str | Path] | None = None,
-    **job: Any,
-) -> None:
-    """Distil a frozen teacher's path into one transition kernel (DIRECTOR, arXiv 2602.08920; method.md, section 4).
-
-    kernel: mlp_ratio and mlp_first of `TransitionKernel`. losses: path (`kl`, `mse` or `none`), path_weight,
-    std_weight (of mse), task_weight, variance_floor, softmax_variance; loss = path_weight L1 + task_weight L2.
-    training: those of `fit`. samples: S of the validation roll-outs that select the epoch. views, cache_folders: see
-    `DistilExamples`; with a cache the teacher does not run. job: see `Job`.
-    """
-    job = Job(**job)
-    set_threads(job.threads)
-    device = resolve_device(job.device)
-    images, validation = job.examples()
-    teacher, _ = load_model(teacher_file, device)
-    teacher.requires_grad_(False)
-    path = path_of(teacher)
-    with seeded(torch.device("cpu"), job.seed):
-        student = Director.from_teacher(path, **kernel)
-    caches = tuple(
-        TrajectoryCache(
-            folder, {**cache_identity(teacher_file, images, view), "softmax_variance": losses["softmax_variance"]}
-        )
-        for view, folder in enumerate(cache_folders or [])
-    )
-    train = DistilExamples(images, views, caches)
-
-    def loss(inputs: Mapping[str, Tensor], labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        terms = {"loss": labels.new_zeros((), dtype=torch.float32)}
-        if losses["path"] != "none":
-            if caches:
-                trajectory = Trajectory(inputs["states"], inputs["variances"])
-            else:
-                trajectory = capture(path, inputs["images"], losses["softmax_variance"])
-            terms["path"] = student.path_loss(
-                trajectory, losses["path"], losses["variance_floor"], losses["std_weight"]
-            )
-            terms["loss"] = terms["loss"] + losses["path_weight"] * terms["path"]
-        if losses["task_weight"] > 0:
-            terms["task"] = student.task_loss(inputs["images"], labels, BatchNoise(generator))
-            terms["loss"] = terms["loss"] + losses["task_weight"] * terms["task"]
-        return terms
-
-    def evaluate() -> np.ndarray:
-        return predict_samples(
-            student, validation, samples=samples, seed=job.seed, batch_size=1024, device=device, precision=job.precision
-        )
-
-    origin = {"teacher": file_digest(teacher_file), "kernel": dict(kernel), "losses": dict(losses), "samples": samples}
-    origin |= {"views": views}
-    before = read_json(teacher_cost_file)["train_seconds"]
-    job.train(student, loss, evaluate, train, validation, training, origin, before)
-
-
-def cache_trajectory(
-    *,
-    teacher_file: str | Path,
-    dataset_folder: str | Path,
-    split_file: str | Path,
-    normalisation: Mapping[str, Any],
-    augmentation: Mapping[str, Any] | None,
-    seed: int,
-    softmax_variance: str,
-    dtype: str,
-    folders: list[str | Path],
-    device: str = "auto",
-    threads: int = 1,
-) -> None:
-    """Write the teacher's trajectories of the training part, view v of the augmentation into folders[v]."""
-    set_threads(threads)
-    device = resolve_device(device)
-    teacher, _ = load_model(teacher_file, device)
-    path = path_of(teacher)
-    dataset = Dataset.load(dataset_folder).select(load_split(split_file)["train"])
-    examples = ImageExamples(dataset, normalisation, augmentation, seed)
-    for view, folder in enumerate(folders):
-
-        def inputs(rows: np.ndarray, view: int = view) -> Tensor:
-            return torch.from_numpy(examples.batch(rows, view)[0]).to(device)
-
-        identity = cache_identity(teacher_file, examples, view)
-        write_cache(
-            folder, path, inputs, len(examples), identity=identity, softmax_variance=softmax_variance, dtype=dtype
-        )
-
-
-def cache_identity(teacher_file: str | Path, examples: ImageExamples, view: int) -> dict[str, Any]:
-    """All that a cached trajectory depends on: teacher, data and rows, normalisation, augmentation, seed, view."""
-    return {
-        "weights": file_digest(teacher_file),
-        "data": examples.dataset.about["fingerprint"],
-        "examples": fingerprint(examples.dataset.example.tolist()),
-        "normalisation": dict(examples.normalisation),
-        "augmentation": examples.augmentation and dict(examples.augmentation),
-        "seed": examples.seed,
-        "view": view,
-    }
 
 
 def _refuse_other_images(dataset: Dataset, model: Mapping[str, Any]) -> None:

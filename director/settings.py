@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from director.files import InputError
 
@@ -22,7 +22,7 @@ Backbone = Annotated[str, Field(pattern=r"^(softmax|kep_svgp_(all|[1-9]\d*))$")]
 Method = Annotated[str, Field(pattern=r"^(mle|temperature|mc_dropout|ensemble|kep_svgp|director(_[a-z0-9_]+)?)$")]
 TAKEN = ("tables", "figures")  # folders of results that are no experiment
 Positive = Annotated[int, Field(ge=1)]
-Samples = Annotated[list[Positive], Field(min_length=1)]
+Samples = Annotated[list[Positive], Field(min_length=1), AfterValidator(lambda numbers: sorted(set(numbers)))]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -260,8 +260,12 @@ class Experiment(Schema):
                 raise ValueError(
                     f"methods: {method}: no variant {variant!r}; known: {', '.join(self.variants) or 'none'}"
                 )
-        if "temperature" in self.variants:
-            raise ValueError("variants: temperature is the name of another row; choose another")
+        if any(name.startswith("temperature") for name in self.variants):
+            raise ValueError("variants: a name cannot begin with temperature: director_temperature is another row")
+        cached = [self.director, *self.variants.values()]
+        cached = [chosen for chosen in cached if chosen.trajectory.source == "cache"]
+        if len({(chosen.trajectory, chosen.losses.softmax_variance) for chosen in cached}) > 1:
+            raise ValueError("variants: students of one teacher share its cache; use trajectory.source live to differ")
         named = {method for _, method in rows}
         if "ensemble" in named and len(self.seeds) < 2:
             raise ValueError(f"an ensemble needs two seeds, not {self.seeds}; add a seed or drop the method ensemble")
@@ -305,10 +309,10 @@ class Experiment(Schema):
 
     def samples_of(self, method: str) -> list[int] | None:
         """Numbers of samples that a stochastic method's rows are made with; None for the others."""
-        is_variant = method.removeprefix("director_") in self.variants
+        is_variant = method.startswith("director_") and method != "director_temperature"
         source = self.director_of(method) if is_variant else getattr(self, method, None)
         samples = getattr(source, "samples", None)
-        return samples and sorted(samples)
+        return samples
 
     @property
     def suites(self) -> dict[str, str]:

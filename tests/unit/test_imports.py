@@ -24,6 +24,7 @@ LAYERS = [
         "prediction",
         "training",
         "recipes",
+        "distillation",
     ],
     ["job", "settings", "options", "tables", "figures", "tracking", "__main__"],
 ]

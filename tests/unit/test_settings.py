@@ -11,10 +11,10 @@ import yaml
 
 from director.attention import VARIANTS, KernelEigenpairAttention
 from director.backbones import ImageTransformer
+from director.distillation import train_director
 from director.files import InputError
 from director.options import generated_files
 from director.process import LOSSES, Director
-from director.recipes import train_director
 from director.settings import (
     Experiment,
     KepSvgp,
@@ -88,7 +88,7 @@ def changed(path: tuple, value) -> dict:
         (("director", "trajectory"), {"source": "cache"}, ["director.trajectory", "set views"]),
         (("director", "training", "epochs"), 5, ["director.training", "warmup_epochs 5"]),
         (("methods", "softmax"), ["mle", "director_mse"], ["director_mse", "no variant 'mse'", "known: none"]),
-        (("variants",), {"temperature": {}}, ["variants", "temperature is the name of another row"]),
+        (("variants",), {"temperature": {}}, ["variants", "director_temperature is another row"]),
         (("variants",), {"mse": {"losses": {"pth": "mse"}}}, ["variants.mse.losses.pth", "did you mean 'path'"]),
         (("temperature",), {"lower": 3, "upper": 2}, ["temperature", "lower 3"]),
     ],

@@ -142,7 +142,6 @@ def test_companions_are_there(study):
         assert (study.folder / f"results/figures/tiny/{figure}.svg").read_text().rstrip().endswith("</svg>")
 
 
-@pytest.mark.xfail(strict=True, reason="a scaled file counts as one sample in comparison.csv, as two in main.csv")
 def test_what_is_compared_are_rows_of_the_main_table(study):
     """Of several numbers of samples, the largest."""
     comparison = pd.read_csv(study.folder / "results/tables/comparison.csv")

@@ -92,7 +92,7 @@ def test_a_parameter_changed_in_the_second_clone_gives_the_new_table(second):
     """Never the stale one: Snakemake's memory of parameters travels with the outputs."""
     path = second.folder / "config/experiments/tiny.yaml"
     content = yaml.safe_load(path.read_text())
-    content["mc_dropout"] = {"samples": 2}
+    content["mc_dropout"] = {"samples": [2]}
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     before = (second.folder / MAIN).read_text()
     second.run("dvc", "repro")

@@ -25,11 +25,6 @@ POOLED = "pooled"  # the seed of a run made of all seeds
 SCALED = {"temperature": "mle", "director_temperature": "director"}  # method -> the one whose predictions it scales
 MAIN = "results/tables/main.csv"
 TABLES = [MAIN] + expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
-FIGURES = [
-    f"results/figures/{name}/{figure}.svg"
-    for name, experiment in EXPERIMENTS.items()
-    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * any(map(experiment.students, experiment.methods))
-]
 STUDENT = "director(?!_temperature)(_[a-z0-9_]+)?"
 RUNS_PUBLISHED = expand("mlruns/{experiment}.complete", experiment=EXPERIMENTS)
 TABLES_PUBLISHED = "mlruns/tables.complete"
@@ -179,3 +174,10 @@ def members(pattern):
 def inside_of(wildcards):
     """The test predictions that an out-of-distribution suite is held against; nothing for other suites."""
     return [PREDICTIONS.format(**{**wildcards, "suite": "test"})] if wildcards.suite.startswith("ood-") else []
+
+
+FIGURES = [
+    f"results/figures/{experiment}/{figure}.svg"
+    for experiment in EXPERIMENTS
+    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * bool(depths_of(experiment))
+]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from director.files import write_json
+from director.distillation import cache_trajectory
+from director.files import file_digest, write_json
 from director.job import start
-from director.recipes import cache_trajectory
 
 start(snakemake.log[0])
 options = dict(snakemake.params.options)
@@ -19,4 +19,4 @@ cache_trajectory(
     threads=snakemake.threads,
     **options,
 )
-write_json(snakemake.output.complete, folders)
+write_json(snakemake.output.complete, {folder: file_digest(Path(folder, "manifest.json")) for folder in folders})

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from director.distillation import train_director
 from director.files import read_json
 from director.job import start
-from director.recipes import train_director
 
 start(snakemake.log[0])
 train_director(
