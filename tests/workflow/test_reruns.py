@@ -2,16 +2,11 @@
 
 import os
 import shutil
-import signal
-import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
-
-from director.files import file_digest
 
 pytestmark = pytest.mark.pipeline
 WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"
@@ -164,112 +159,3 @@ def test_a_wrong_experiment_file_is_one_message(fresh):
     ended = fresh.snakemake("-n", check=False)
     assert ended.returncode != 0 and "Traceback" not in ended.stdout + ended.stderr
     assert "config/experiments/tiny.yaml: training.epochs: 'many' refused" in ended.stdout + ended.stderr
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen in two minutes"
-        time.sleep(0.05)
-
-
-def processes(*words):
-    """Process ids whose command line holds all the words."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:  # it has ended
-                continue
-            if all(word in command for word in words):
-                found.append(int(entry.name))
-    return found
-
-
-LONGER = {"epochs": 15, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 20}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(study, tmp_path_factory):
-    """Digest of the weights of a longer training that nothing disturbs."""
-    whole = replace(study, folder=tmp_path_factory.mktemp("undisturbed"))
-    whole.settings(training=LONGER)
-    whole.snakemake("--cores", "1", WEIGHTS)
-    return file_digest(whole.folder / WEIGHTS)
-
-
-@pytest.fixture
-def running(fresh):
-    """A driver in the middle of that training, and the process ids of its job."""
-    fresh.settings(training=LONGER)
-    command = fresh.command("--cores", "1", WEIGHTS)
-    driver = subprocess.Popen(command, cwd=fresh.checkout, env=fresh.environment(), stderr=subprocess.DEVNULL)
-    log = fresh.folder / "logs/train_backbone/tiny/softmax/seed-0.log"
-    wait_for(lambda: log.exists() and "epoch 1" in log.read_text(), "training")
-    scripts = processes(".snakemake/scripts")
-    yield driver, [pid for pid in scripts if Path(f"/proc/{pid}/cwd").readlink() == fresh.folder]
-    driver.kill()
-    driver.wait()
-    for pid in processes(".snakemake/scripts"):
-        if Path(f"/proc/{pid}/cwd").readlink() == fresh.folder:
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("victim", ["driver", "job"])
-def test_trap_25_sigkill_then_the_plain_command_again(fresh, running, undisturbed, victim):
-    """snakemake 1318, 1871: a killed driver leaves locks and incomplete files; the same command works and gives the
-    same weights, and what was finished is not made anew."""
-    driver, jobs = running
-    raw = fresh.folder / "data/raw/digits/manifest.json"
-    before = raw.stat().st_mtime_ns
-    if victim == "driver":
-        driver.kill()
-    for pid in jobs:  # also beside a killed driver: a node that dies takes both along
-        os.kill(pid, signal.SIGKILL)
-    assert jobs and driver.wait() != 0
-    assert not (fresh.folder / WEIGHTS).exists()
-    fresh.snakemake("--cores", "1", WEIGHTS)
-    assert raw.stat().st_mtime_ns == before
-    assert file_digest(fresh.folder / WEIGHTS) == undisturbed
-
-
-def test_a_second_driver_is_still_refused(fresh, running):
-    """Clearing what a dead driver left must not clear what a living one holds."""
-    driver, _ = running
-    second = fresh.snakemake("--cores", "1", WEIGHTS, check=False)
-    assert driver.poll() is None, "the first driver ended before the second began"
-    assert second.returncode != 0 and "lock" in (second.stdout + second.stderr).lower()
-
-
-def test_trap_23_eight_cores_and_one_gpu_never_run_two_gpu_jobs(fresh):
-    """snakemake 281, 3711: the default profile counts GPU jobs, and each job that may use the GPU says so."""
-    (fresh.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: cuda}\n")
-    shown = fresh.snakemake("-n", "--cores", "8", "all")
-    blocks = (shown.stdout + shown.stderr).split("rule ")[1:]
-    for rule in ("train_backbone", "cache_trajectory", "train_director", "predict", "predict_director"):
-        jobs = [block for block in blocks if block.startswith(f"{rule}:")]
-        assert jobs and all("gpu=1" in block for block in jobs)
-    assert not any("gpu=1" in block for block in blocks if block.startswith("measure:"))
-
-    folder = fresh.folder / "counted"
-    folder.mkdir()
-    text = (
-        'rule all:\n    input: expand("{n}.done", n=range(4))\n'
-        'rule one:\n    output: "{n}.done"\n    resources: gpu=1\n'
-        '    shell: "mkdir busy && sleep 0.3 && rmdir busy && touch {output}"\n'
-    )
-    (folder / "Snakefile").write_text(text)
-    command = [*fresh.command()[:3], "--directory", str(folder), "-s", str(folder / "Snakefile"), "--cores", "8"]
-    subprocess.run(
-        [*command, "--workflow-profile", str(fresh.checkout / "profiles/default")], cwd=folder, check=True, timeout=120
-    )
-
-
-def test_trap_26_no_tasks_per_gpu_beside_a_gpu_request(study):
-    """executor-plugin-slurm 373, 342, 316, 459: `--ntasks-per-gpu` conflicts with `--gres`; the profile says no."""
-    text = (study.checkout / "profiles/slurm/config.yaml").read_text()
-    profile = yaml.safe_load(text)
-    assert profile["default-resources"]["tasks_per_gpu"] == 0
-    line = next(line for line in text.splitlines() if "tasks_per_gpu" in line)
-    assert "--gres" in line and "#" in line, "and says why"

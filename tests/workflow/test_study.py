@@ -6,7 +6,6 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
-from mlflow import MlflowClient
 
 from director.backbones import load_model, parameter_count
 from director.files import file_digest
@@ -154,29 +153,6 @@ def test_every_job_leaves_a_log_and_a_benchmark(study):
     logs = {path.with_suffix("") for path in (study.folder / "logs").rglob("*.log")}
     benchmarks = {path.with_suffix("").with_suffix("") for path in (study.folder / "logs").rglob("*.benchmark.tsv")}
     assert logs and logs == benchmarks
-
-
-def test_trap_30_no_run_is_lost_in_tracking(study):
-    """hydraflow 245, mlflow 4123: `--cores 8` from scratch, and each run is there once and finished."""
-    client = MlflowClient(f"sqlite:///{study.folder}/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    seeds = [f"results/tiny/softmax/seed-{seed}" for seed in (0, 1)]
-    names = [f"results/tiny/{backbone}/seed-{seed}/backbone" for backbone, _ in METHODS for seed in (0, 1)]
-    names += [f"results/tiny/{backbone}/seed-{seed}/{method}" for backbone, method in METHODS for seed in (0, 1)]
-    expected = {name for name in names if "ensemble" not in name} | {"results/tiny/softmax/seed-pooled/ensemble"}
-    assert sorted(run.info.run_name for run in runs) == sorted(expected)
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    mle = next(run for run in runs if run.info.run_name == f"{seeds[0]}/mle")
-    table = pd.read_csv(study.folder / "results/tables/all.csv", dtype={"seed": str})
-    cell = table[(table["method"] == "mle") & (table["seed"] == "0") & (table["suite"] == "test")]
-    assert mle.data.metrics["test/nll"] == cell.set_index("metric").loc["nll", "value"]
-    student = next(run for run in runs if run.info.run_name == f"{seeds[0]}/director")
-    teacher = next(run for run in runs if run.info.run_name == f"{seeds[0]}/backbone")
-    assert student.data.tags["mlflow.parentRunId"] == teacher.info.run_id
-    assert {"train_path", "train_task", "test/samples-1/nll", "test/samples-2/nll"} <= set(student.data.metrics)
-    tables = client.search_runs([client.get_experiment_by_name("tables").experiment_id])
-    files = {file.path for file in client.list_artifacts(tables[0].info.run_id)}
-    assert {"main.csv", "all.csv", "severity.svg", "depth.svg"} <= files
 
 
 def test_report_holds_the_figures_and_their_captions(study, tmp_path):
