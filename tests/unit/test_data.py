@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from director.configuration import load_experiment
 from director.data.dataset import Dataset, ImageExamples
 from director.data.digits_c import CORRUPTIONS, SEVERITIES, corrupt
 from director.data.fetch import fetch_dataset
 from director.data.splits import load_split, random_split, split_dataset
 from director.files import InputError
-from director.settings import DATASETS, load_experiment
+from director.settings import DATASETS
 
 NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
 

@@ -26,7 +26,7 @@ LAYERS = [
         "recipes",
         "distillation",
     ],
-    ["job", "settings", "options", "tables", "figures", "tracking", "__main__"],
+    ["job", "settings", "configuration", "options", "tables", "figures", "tracking", "__main__"],
 ]
 ORDER = {f"director.{name}": (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")

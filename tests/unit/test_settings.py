@@ -11,6 +11,7 @@ import yaml
 
 from director.attention import VARIANTS, KernelEigenpairAttention
 from director.backbones import ImageTransformer
+from director.configuration import load_configuration, load_experiment
 from director.distillation import train_director
 from director.files import InputError
 from director.options import generated_files
@@ -23,15 +24,13 @@ from director.settings import (
     Model,
     Training,
     TrajectorySource,
-    load_configuration,
-    load_experiment,
 )
 from director.taps import SOFTMAX_VARIANCES
 from director.training import SELECTIONS, fit
 from director.trajectory import DTYPES
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGITS = ROOT / "config/experiments/digits.yaml"
+DIGITS = ROOT / "config/experiments/digits-director.yaml"  # it has every section
 DIRECTOR = {"training": {"epochs": 30, "batch_size": 50}}
 
 

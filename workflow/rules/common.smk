@@ -5,9 +5,10 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from director.configuration import load_configuration
 from director.files import InputError
 from director.provenance import code_digest
-from director.settings import DATASETS, load_configuration
+from director.settings import DATASETS
 
 try:
     CONFIGURATION, EXPERIMENTS = load_configuration(config, "config/config.yaml")

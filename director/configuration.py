@@ -1,0 +1,97 @@
+"""Reading the settings of a study: what is wrong in a file is one line, with file, key, value and remedy."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from director.files import InputError
+from director.settings import Configuration, Experiment, Schema
+
+TAKEN = ("tables", "figures")  # folders of results that are no experiment
+
+
+def load_configuration(config: Mapping[str, Any], file: str | Path) -> tuple[Configuration, dict[str, Experiment]]:
+    """Check the configuration and read its experiments, from the folder `experiments` beside `file`.
+
+    Raises InputError with one line per problem: file, key, value, remedy.
+    """
+    configuration = _check(Configuration, config, Path(file))
+    folder = Path(file).parent / "experiments"
+    for name in configuration.experiments:
+        if name in TAKEN or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise InputError(
+                f"{file}: experiments: {name!r} cannot name a folder of results; use letters, digits, - and _"
+            )
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    for name in configuration.experiments:
+        if name not in known:
+            raise InputError(
+                f"{file}: experiments: {name!r} is no file {folder / name}.yaml; known: {', '.join(known)}"
+            )
+    return configuration, {name: load_experiment(folder / f"{name}.yaml") for name in configuration.experiments}
+
+
+def load_experiment(path: str | Path) -> Experiment:
+    """Read one experiment file; InputError as `load_configuration`."""
+    return _check(Experiment, _read_yaml(Path(path)), Path(path))
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; here that is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+
+
+def _check(schema: type[Schema], content: Any, path: Path) -> Any:
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: holds {type(content).__name__}, not a table of settings; see docs/options.md")
+    try:
+        return schema.model_validate(dict(content))
+    except ValidationError as error:
+        raise InputError("\n".join(_line(path, schema, problem) for problem in error.errors())) from error
+
+
+def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
+    if problem["type"] == "extra_forbidden":
+        allowed = _keys_at(schema, problem["loc"][:-1])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, 1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
+        return f"{path}: {key}: unknown key; {remedy}"
+    if problem["type"] == "missing":
+        return f"{path}: {key}: missing; add it (docs/options.md describes it)"
+    if problem["type"] == "value_error":
+        return f"{path}: {key}: {problem['msg'].removeprefix('Value error, ')}"
+    return f"{path}: {key}: {problem['input']!r} refused: {problem['msg'].lower()} (docs/options.md)"
+
+
+def _keys_at(schema: Any, location: tuple) -> list[str]:
+    for part in location:
+        fields = getattr(schema, "model_fields", {})
+        if part in fields:
+            schema = next(
+                (c for c in _candidates(fields[part].annotation) if isinstance(c, type) and issubclass(c, Schema)), None
+            )
+    return list(getattr(schema, "model_fields", {}))
+
+
+def _candidates(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", ())
+    return [annotation, *(found for argument in arguments for found in _candidates(argument))]
