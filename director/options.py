@@ -7,6 +7,7 @@ from typing import Any
 from director.settings import Configuration, Experiment, Schema
 
 SCHEMAS = {"config/config.schema.json": Configuration, "config/experiment.schema.json": Experiment}
+PLACES = ("", "<name>.", "<backbone>.<method>.")  # keys that the user chooses, by how many there are
 PAGE = "docs/options.md"
 
 
@@ -37,8 +38,14 @@ def _rows(schema: type[Schema], prefix: str = "") -> Iterator[str]:
         kind = _type(definitions["properties"][name]).replace("|", "\\|")
         yield f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
         if (inner := _inner(field.annotation)) is not None:
-            mapping = "<backbone>.<method>." if getattr(field.annotation, "__origin__", None) is dict else ""
-            yield from _rows(inner, f"{prefix}{name}.{mapping}")
+            yield from _rows(inner, f"{prefix}{name}.{PLACES[_depth(field.annotation)]}")
+
+
+def _depth(annotation: Any) -> int:
+    """How many mappings lie around what an annotation ends in."""
+    if getattr(annotation, "__origin__", None) is not dict:
+        return 0
+    return 1 + _depth(annotation.__args__[1])
 
 
 def _inner(annotation: Any) -> type[Schema] | None:

@@ -74,8 +74,9 @@ class Job:
     ) -> None:
         """Fit `network` and write what came of it.
 
-        evaluate: validation logits [S, N, C]. origin: what else the weights depend on, as JSON. before: seconds of
-        training that this one builds on.
+        loss: as in `fit`, a plain function of the recipe's module: a state is resumed only if what that module does is
+        unchanged. evaluate: validation logits [S, N, C]. origin: what else the weights depend on, as JSON. before:
+        seconds of training that this one builds on.
         """
         origin = {
             "seed": self.seed,
@@ -101,7 +102,7 @@ class Job:
             seed=self.seed,
             **training,
             state_file=state_file,
-            identity={**origin, "code": code_digest(__file__), "torch": versions("torch")},
+            identity={**origin, "code": code_digest(loss.__code__.co_filename), "torch": versions("torch")},
             device=resolve_device(self.device),
             precision=self.precision,
             compile=self.compile,

@@ -256,10 +256,17 @@ class Experiment(Schema):
                 )
         if any(name.startswith("temperature") for name in self.variants):
             raise ValueError("variants: a name cannot begin with temperature: director_temperature is another row")
-        cached = [self.director, *self.variants.values()]
-        cached = [chosen for chosen in cached if chosen.trajectory.source == "cache"]
-        if len({(chosen.trajectory, chosen.losses.softmax_variance) for chosen in cached}) > 1:
-            raise ValueError("variants: students of one teacher share its cache; use trajectory.source live to differ")
+        for name, student in {"director": self.director, **self.variants}.items():
+            same = (student.trajectory.views, student.trajectory.dtype, student.losses.softmax_variance) == (
+                self.director.trajectory.views,
+                self.director.trajectory.dtype,
+                self.director.losses.softmax_variance,
+            )
+            if student.trajectory.source == "cache" and not same:
+                raise ValueError(
+                    f"variants: {name} reads the cache that `director` describes, but differs in views, dtype or "
+                    "softmax_variance; set its trajectory.source to live"
+                )
         named = {method for _, method in rows}
         if "ensemble" in named and len(self.seeds) < 2:
             raise ValueError(f"an ensemble needs two seeds, not {self.seeds}; add a seed or drop the method ensemble")

@@ -3,6 +3,7 @@
 import csv
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -278,6 +279,15 @@ def test_cache_and_live_give_the_same_weights(taught):
     fresh = student(taught, "fresh")
     assert history(fresh)[1] == history(live)[1], "epoch 2 sees view 1 either way"
     assert history(fresh)[2] != history(live)[2], "epoch 3 sees view 2, or view 0 again"
+
+
+def test_a_state_is_not_resumed_after_a_change_of_the_students_code(taught, monkeypatch):
+    """The digest in a state's identity covers the module that the loss is defined in, and all it imports."""
+    asked = []
+    digest = recipes.code_digest
+    monkeypatch.setattr(recipes, "code_digest", lambda source: asked.append(source) or digest(source))
+    student(taught, "asked")
+    assert [Path(source).name for source in asked] == ["distillation.py"]
 
 
 def test_with_a_cache_the_teacher_does_not_run(taught, monkeypatch):
