@@ -80,12 +80,8 @@ def train_director(
     path = path_of(teacher)
     with seeded(torch.device("cpu"), job.seed):
         student = Director.from_teacher(path, **kernel)
-    caches = tuple(
-        TrajectoryCache(
-            folder, {**cache_identity(teacher_file, images, view), "softmax_variance": losses["softmax_variance"]}
-        )
-        for view, folder in enumerate(cache_folders)
-    )
+    identity = cache_identity(teacher_file, images) | {"softmax_variance": losses["softmax_variance"]}
+    caches = tuple(TrajectoryCache(folder, identity | {"view": view}) for view, folder in enumerate(cache_folders))
     train = DistilExamples(images, views, caches)
 
     def loss(inputs: Mapping[str, Tensor], labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
@@ -142,19 +138,18 @@ def cache_trajectory(
     path = path_of(teacher)
     dataset = Dataset.load(dataset_folder).select(load_split(split_file)["train"])
     examples = ImageExamples(dataset, normalisation, augmentation, seed)
+    identity = cache_identity(teacher_file, examples)
     for view, folder in enumerate(folders):
 
         def inputs(rows: np.ndarray, view: int = view) -> Tensor:
             return torch.from_numpy(examples.batch(rows, view)[0]).to(device)
 
-        identity = cache_identity(teacher_file, examples, view)
-        write_cache(
-            folder, path, inputs, len(examples), identity=identity, softmax_variance=softmax_variance, dtype=dtype
-        )
+        about = {"identity": identity | {"view": view}, "softmax_variance": softmax_variance, "dtype": dtype}
+        write_cache(folder, path, inputs, len(examples), **about)
 
 
-def cache_identity(teacher_file: str | Path, examples: ImageExamples, view: int) -> dict[str, Any]:
-    """All that a cached trajectory depends on: teacher, data and rows, normalisation, augmentation, seed, view."""
+def cache_identity(teacher_file: str | Path, examples: ImageExamples) -> dict[str, Any]:
+    """All that a cached trajectory depends on but its view: teacher, data, rows, normalisation, augmentation, seed."""
     return {
         "weights": file_digest(teacher_file),
         "data": examples.dataset.about["fingerprint"],
@@ -162,5 +157,4 @@ def cache_identity(teacher_file: str | Path, examples: ImageExamples, view: int)
         "normalisation": dict(examples.normalisation),
         "augmentation": examples.augmentation and dict(examples.augmentation),
         "seed": examples.seed,
-        "view": view,
     }

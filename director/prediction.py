@@ -102,12 +102,10 @@ def predict_samples(
     if "noise" not in inspect.signature(model.forward).parameters:
         raise InputError(f"{name} takes no noise, so it has no samples; use its single pass (mle) or mc_dropout")
 
-    def sampled(inputs: Any, rows: np.ndarray) -> Any:
-        noise = ExampleNoise(seed, examples.dataset.example[rows], samples, device)
+    def sampled(inputs: Any, noise: ExampleNoise) -> Tensor:
         return _call(model, inputs, noise=noise)
 
-    with _training_modes(model, lambda module: False):
-        logits = _logits(model, examples, samples, batch_size, device, precision, sampled)
+    logits = _noisy_logits(model, examples, samples, seed, batch_size, device, precision, sampled)
     return _refuse_copies(logits, f"{name} gives the same logits for every noise: it has no random layer")
 
 
@@ -128,15 +126,12 @@ def predict_director(
     """
     profiles = []
 
-    def sampled(inputs: Any, rows: np.ndarray) -> Tensor:
-        logits, profile = model.forward_with_profile(
-            inputs, ExampleNoise(seed, examples.dataset.example[rows], samples, device)
-        )
+    def sampled(inputs: Any, noise: ExampleNoise) -> Tensor:
+        logits, profile = model.forward_with_profile(inputs, noise)
         profiles.append(unfold(profile.float(), samples).mean(0).cpu().numpy())  # [B, L]
         return logits
 
-    with _training_modes(model, lambda module: False):
-        logits = _logits(model, examples, samples, batch_size, device, precision, sampled)
+    logits = _noisy_logits(model, examples, samples, seed, batch_size, device, precision, sampled)
     return logits, np.concatenate(profiles)
 
 
@@ -267,6 +262,25 @@ def _save_depth(path: str | Path, predictions: Predictions, profile: np.ndarray)
         arrays |= {uncertainty.__name__: uncertainty(predictions) for uncertainty in uncertainties}
     with replacing(path) as temporary:
         np.savez(temporary, **arrays, shift=predictions.shift, about=np.array(about), allow_pickle=False)
+
+
+def _noisy_logits(
+    model: nn.Module,
+    examples: Any,
+    samples: int,
+    seed: int,
+    batch_size: int,
+    device: str | torch.device,
+    precision: str,
+    forward: Callable[[Any, ExampleNoise], Tensor],
+) -> np.ndarray:
+    """float32 [S, N, C] in evaluation mode: `forward(inputs, noise)` gets inputs as in `_logits`, and their noise."""
+
+    def with_noise(inputs: Any, rows: np.ndarray) -> Tensor:
+        return forward(inputs, ExampleNoise(seed, examples.dataset.example[rows], samples, device))
+
+    with _training_modes(model, lambda module: False):
+        return _logits(model, examples, samples, batch_size, device, precision, with_noise)
 
 
 def _logits(
