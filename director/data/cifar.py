@@ -1,0 +1,234 @@
+"""What CIFAR-10 and CIFAR-100 have in common: their publisher's files, and the forms in which others hand them on.
+
+Whatever the form, the same arrays come out: images in the publisher's order, train then test.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from director.data.cifar_pickles import read_batch
+from director.data.dataset import Dataset
+from director.data.images import check_labels, decode_table, read_parquet, read_strips
+from director.data.sources import DOWNLOADS, download, first_of, from_folders, from_hub, in_folder, unpack, verify
+from director.files import InputError
+
+PUBLISHER = "https://www.cs.toronto.edu/~kriz"
+PIXELS = 3072  # bytes of an image: 32x32 red, then green, then blue
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One of the publisher's files: `<name>.bin` in the binary archive, `<name>` in the Python one."""
+
+    name: str
+    count: int  # images
+    binary_md5: str | None  # None where no second source confirms it
+    python_md5: str
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """One of the two sets, as its publisher made it and as the hub has it."""
+
+    name: str
+    classes: int  # equally many images of each in either part
+    parts: dict[str, tuple[Batch, ...]]  # train, test: batches in the publisher's order
+    label_bytes: int  # in front of each image in the binary files; the last is the label
+    label_key: str  # of the labels in the Python batches
+    label_column: str  # of the labels on the hub
+    binary: str  # folder of the binary archive
+    python: str  # folder of the Python archive
+    archives: dict[str, str]  # file -> MD5; the first is the one that is downloaded
+    repository: str
+    config: str
+    test_alone: bool  # whether the test part without the train part is of use
+
+    def count(self, part: str) -> int:
+        return sum(batch.count for batch in self.parts[part])
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images uint8 [N, 32, 32, 3] and labels int64 [N] as found in `where`, not yet checked."""
+
+    where: str
+    images: np.ndarray
+    labels: np.ndarray
+
+
+def fetch_cifar(cifar: Cifar) -> Dataset:
+    """The set from the first source that has it: images uint8 [N, 32, 32, 3], labels int64 [N], train then test."""
+    archive, md5 = next(iter(cifar.archives.items()))
+    url = f"{PUBLISHER}/{archive}"
+
+    def published() -> Dataset:
+        path = download(url, DOWNLOADS / cifar.name / archive, md5=md5)
+        return _unpacked(cifar, path)
+
+    forms = (f"{cifar.binary}/", f"{cifar.python}/", *cifar.archives, f"{cifar.config}/*.parquet", "{train,test}.npz")
+    return first_of(
+        cifar.name,
+        {
+            in_folder(cifar.name, *forms): lambda: from_folders(cifar.name, lambda folder: read_folder(cifar, folder)),
+            f"let the hub be reached, or its cache have {cifar.repository}": lambda: _from_hub(cifar),
+            f"let the publisher be reached, {url}": published,
+        },
+    )
+
+
+def read_folder(cifar: Cifar, folder: Path) -> Dataset | None:
+    """The set from `folder`, in the first form in which it is there; None if it is there in none."""
+    for form, read in FORMS.items():
+        parts = {name: part for name in cifar.parts if (part := read(cifar, folder, name)) is not None}
+        if parts:
+            return _dataset(cifar, parts, form)
+    for archive, md5 in cifar.archives.items():
+        if (path := folder / archive).is_file():
+            verify(path, md5=md5)
+            return _unpacked(cifar, path)
+    return None
+
+
+def _unpacked(cifar: Cifar, archive: Path) -> Dataset:
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_folder(cifar, unpack(archive, Path(folder) / cifar.name))
+    if found is None:
+        raise InputError(f"{archive}: holds neither {cifar.binary} nor {cifar.python}; take the publisher's archive")
+    return found
+
+
+def _from_hub(cifar: Cifar) -> Dataset:
+    def read(name: str) -> Part:
+        table = from_hub(cifar.repository, name, cifar.config)
+        where = f"{cifar.repository}, {name}"
+        return Part(where, *decode_table(where, table, "img", cifar.label_column))
+
+    return _dataset(cifar, {name: read(name) for name in cifar.parts}, f"hub {cifar.repository}")
+
+
+def _binary(cifar: Cifar, folder: Path, part: str) -> Part | None:
+    batches = cifar.parts[part]
+    paths = _files(cifar, folder, cifar.binary, [f"{batch.name}.bin" for batch in batches])
+    if paths is None:
+        return None
+    record = cifar.label_bytes + PIXELS
+    for path, batch in zip(paths, batches, strict=True):
+        verify(path, size=record * batch.count)
+    records = np.concatenate([np.fromfile(path, np.uint8) for path in paths]).reshape(-1, record)
+    labels = records[:, cifar.label_bytes - 1].astype(np.int64)
+    return Part(str(paths[0].parent), _interleaved(records[:, cifar.label_bytes :]), labels)
+
+
+def _python(cifar: Cifar, folder: Path, part: str) -> Part | None:
+    batches = cifar.parts[part]
+    paths = _files(cifar, folder, cifar.python, [batch.name for batch in batches])
+    if paths is None:
+        return None
+    read = [read_batch(path, b.python_md5, cifar.label_key) for path, b in zip(paths, batches, strict=True)]
+    pixels, labels = (np.concatenate(column) for column in zip(*read, strict=True))
+    return Part(str(paths[0].parent), _interleaved(pixels), labels)
+
+
+def _parquet(cifar: Cifar, folder: Path, part: str) -> Part | None:
+    places = [folder / cifar.config, folder] if folder.name == cifar.name else []
+    paths = next((found for place in places if (found := sorted(place.glob(f"{part}-*.parquet")))), None)
+    if paths is None:
+        return None
+    where = ", ".join(map(str, paths))
+    return Part(where, *decode_table(where, read_parquet(paths), "img", cifar.label_column))
+
+
+def _strips(cifar: Cifar, folder: Path, part: str) -> Part | None:
+    path = folder / f"{part}.npz"
+    if folder.name != cifar.name or not path.is_file():
+        return None
+    return Part(str(path), *read_strips(path))
+
+
+FORMS: dict[str, Callable[[Cifar, Path, str], Part | None]] = {
+    "publisher's binary batches": _binary,
+    "publisher's Python batches": _python,
+    "Parquet files of the hub": _parquet,
+    "WebP strips": _strips,
+}
+
+
+def _files(cifar: Cifar, folder: Path, inner: str, names: list[str]) -> list[Path] | None:
+    """The files `names` in the folder `inner` of `folder`, or in `folder` itself if its name says what it holds."""
+    for place in [folder / inner] + [folder] * (folder.name in (cifar.name, inner)):
+        paths = [place / name for name in names]
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            return paths
+        if len(missing) < len(paths):
+            raise InputError(f"{missing[0]} is missing beside the other batches; provide all of {', '.join(names)}")
+    return None
+
+
+def _interleaved(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [N, 3072] in planes of colour -> [N, 32, 32, 3]."""
+    return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+def _dataset(cifar: Cifar, parts: dict[str, Part], form: str) -> Dataset:
+    missing = [name for name in cifar.parts if name not in parts]
+    if missing and not (cifar.test_alone and missing == ["train"]):
+        there = ", ".join(part.where for part in parts.values())
+        raise InputError(f"{cifar.name}: the {missing[0]} part is missing beside {there}; provide both parts")
+    checked = [_checked(cifar, name, part) for name, part in parts.items()]
+    return Dataset.clean(
+        cifar.name,
+        np.concatenate([part.images for part in checked]),
+        np.concatenate([part.labels for part in checked]),
+        source=form,
+        licence="none given; research use, cite the report",
+        citation="krizhevsky2009learning",
+        parts={name: len(part.labels) for name, part in parts.items()},
+        generated=False,
+        **({"note": "test part only"} if missing else {}),
+    )
+
+
+def _checked(cifar: Cifar, name: str, part: Part) -> Part:
+    """The part in the publisher's order, if its counts are the publisher's and (where known) its bytes are."""
+    count = cifar.count(name)
+    if len(part.labels) != count or len(part.images) != count:
+        raise InputError(f"{part.where}: {len(part.labels):,} images, not the {count:,} of the {name} part")
+    check_labels(part.where, part.labels, cifar.classes)
+    of_each = np.bincount(part.labels, minlength=cifar.classes)
+    if (of_each != count // cifar.classes).any():
+        odd = np.flatnonzero(of_each != count // cifar.classes)[0]
+        raise InputError(f"{part.where}: {of_each[odd]} images of class {odd}, not {count // cifar.classes}")
+    return _in_official_order(cifar.parts[name], part)
+
+
+def _in_official_order(batches: tuple[Batch, ...], part: Part) -> Part:
+    """The batches in the publisher's order, each recognised by the MD5 of its binary file.
+
+    The hub's CIFAR-10 was made by walking through the publisher's archive, where batch 4 comes first; without this
+    an image would have another number there than in every other form.
+    """
+    known = {batch.binary_md5: place for place, batch in enumerate(batches)}
+    if None in known:
+        return part
+    blocks = np.arange(len(part.labels)).reshape(len(batches), -1)  # rows of each batch, all of one size
+    places = []
+    for rows in blocks:
+        planes = part.images[rows].transpose(0, 3, 1, 2).reshape(len(rows), PIXELS)
+        content = np.column_stack([part.labels[rows].astype(np.uint8), planes])
+        digest = hashlib.md5(content.tobytes(), usedforsecurity=False).hexdigest()
+        if digest not in known:
+            raise InputError(
+                f"{part.where}: images {rows[0]:,} to {rows[-1]:,} are not one of the publisher's batches; "
+                "delete it and provide it again"
+            )
+        places.append(known[digest])
+    if len(set(places)) < len(places):
+        raise InputError(f"{part.where}: holds a batch twice; delete it and provide it again")
+    order = blocks[np.argsort(places)].ravel()
+    return part if places == sorted(places) else Part(part.where, part.images[order], part.labels[order])
