@@ -116,7 +116,7 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
     count = len(digits)
     return Dataset(
         name="digits_c",
-        images=np.concatenate([corrupt(digits.images, *cell) for cell in cells]),
+        inputs=np.concatenate([corrupt(digits.inputs, *cell) for cell in cells]),
         labels=np.tile(digits.labels, len(cells)),
         example=np.tile(digits.example, len(cells)),
         shift=np.repeat([kind for kind, _ in cells], count),

@@ -1,18 +1,15 @@
-"""Data sets on disk, splits, the digits and what corrupts them."""
+"""Data sets on disk, the digits and what corrupts them."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from director.configuration import load_experiment
+from director.data.augment import epoch_order
 from director.data.dataset import Dataset, ImageExamples
 from director.data.digits_c import CORRUPTIONS, SEVERITIES, corrupt
 from director.data.fetch import fetch_dataset
-from director.data.splits import load_split, random_split, split_dataset
 from director.files import InputError
-from director.settings import DATASETS
 
 NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
 
@@ -20,14 +17,14 @@ NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
     folder = tmp_path_factory.mktemp("raw")
-    for name, made_from in DATASETS.items():
+    for name, made_from in {"digits": [], "digits_c": ["digits"], "photographs": []}.items():
         fetch_dataset(name, folder / name, [folder / source for source in made_from])
     return folder
 
 
 def test_digits_are_complete(raw):
     digits = Dataset.load(raw / "digits")
-    assert digits.images.shape == (1797, 8, 8, 1) and digits.images.max() == 16
+    assert digits.inputs.shape == (1797, 8, 8, 1) and digits.inputs.max() == 16
     assert np.bincount(digits.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert (digits.shift == "clean").all() and (digits.example == np.arange(1797)).all()
 
@@ -43,7 +40,7 @@ def test_corrupted_digits_keep_label_and_example(raw):
 
 
 def test_corruption_is_a_function_of_its_seed(raw):
-    images = np.asarray(Dataset.load(raw / "digits").images[:50])
+    images = np.asarray(Dataset.load(raw / "digits").inputs[:50])
     for kind in CORRUPTIONS:
         first = corrupt(images, kind, 3)
         np.testing.assert_array_equal(first, corrupt(images, kind, 3))
@@ -54,15 +51,15 @@ def test_corruption_is_a_function_of_its_seed(raw):
 @pytest.mark.parametrize("kind", CORRUPTIONS)
 def test_severity_grows(raw, kind):
     """Each severity takes a digit further from itself than the one before."""
-    images = np.asarray(Dataset.load(raw / "digits").images).astype(float)
+    images = np.asarray(Dataset.load(raw / "digits").inputs).astype(float)
     distances = [((corrupt(images, kind, severity) - images) ** 2).mean() for severity in SEVERITIES]
     assert distances[0] > 0 and distances == sorted(distances)
 
 
 def test_photographs_are_patches_without_labels(raw):
     photographs = Dataset.load(raw / "photographs")
-    assert photographs.labels is None and photographs.images.shape[1:] == (8, 8, 1)
-    assert len(photographs) == 690 and photographs.images.max() == 16
+    assert photographs.labels is None and photographs.inputs.shape[1:] == (8, 8, 1)
+    assert len(photographs) == 690 and photographs.inputs.max() == 16
 
 
 def test_fetching_twice_gives_the_same_fingerprint(raw, tmp_path):
@@ -104,7 +101,7 @@ def test_batches_are_normalised_channels_first(raw):
     inputs, labels = ImageExamples(digits, NORMALISATION).batch(np.array([5, 0, 5]))
     assert inputs.shape == (3, 1, 8, 8) and inputs.dtype == np.float32
     np.testing.assert_array_equal(labels, digits.labels[[5, 0, 5]])
-    np.testing.assert_allclose(inputs[1, 0], (digits.images[0, ..., 0] / 16 - 0.3053) / 0.376, rtol=1e-5)
+    np.testing.assert_allclose(inputs[1, 0], (digits.inputs[0, ..., 0] / 16 - 0.3053) / 0.376, rtol=1e-5)
     np.testing.assert_array_equal(inputs[0], inputs[2])
 
 
@@ -116,44 +113,19 @@ def test_only_a_view_is_augmented(raw):
     np.testing.assert_array_equal(examples.batch(rows[::-1], view=3)[0][::-1], examples.batch(rows, view=3)[0])
 
 
-def test_split_parts_are_disjoint_and_cover():
-    parts = random_split(1797, 900, 200, seed=3)
-    assert [len(parts[part]) for part in ("train", "validation", "test")] == [900, 200, 697]
-    assert len(np.unique(np.concatenate(list(parts.values())))) == 1797
+def test_batches_of_an_epoch_are_slices_of_its_order(raw):
+    batches = ImageExamples(Dataset.load(raw / "digits"), NORMALISATION).epoch_batches(500, seed=1, epoch=2)
+    assert [len(batch) for batch in batches] == [500, 500, 500, 297]
+    np.testing.assert_array_equal(np.concatenate(batches), epoch_order(1797, seed=1, epoch=2))
 
 
-def test_no_seed_trains_on_another_seeds_test():
-    """Members of an ensemble are pooled on one test set: it must be unseen by all of them."""
-    splits = [random_split(1797, 900, 200, seed) for seed in range(5)]
-    seen = np.concatenate([np.concatenate([s["train"], s["validation"]]) for s in splits])
-    assert not np.intersect1d(seen, splits[0]["test"]).size
-    assert all((s["test"] == splits[0]["test"]).all() for s in splits)
-    assert (splits[0]["train"] != splits[1]["train"]).any()
-
-
-def test_the_shipped_normalisation_is_that_of_the_pool_that_never_tests(raw):
-    data = load_experiment(Path(__file__).parents[2] / "config/experiments/digits.yaml").data
-    parts = random_split(1797, data.train, data.validation, seed=0)
-    pool = Dataset.load(raw / "digits").images[np.concatenate([parts["train"], parts["validation"]])] / 16
-    assert [pool.mean(), pool.std()] == pytest.approx([data.normalisation.mean[0], data.normalisation.std[0]], abs=5e-5)
-
-
-def test_split_that_leaves_nothing_is_refused(raw, tmp_path):
-    with pytest.raises(InputError, match="leave no test example of 1797"):
-        split_dataset(raw / "digits", tmp_path / "s.npz", train=1700, validation=97, seed=0)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"text"])
-def test_a_broken_split_is_named(tmp_path, content):
-    (tmp_path / "seed-0.npz").write_bytes(content)
-    with pytest.raises(InputError, match=r"seed-0\.npz"):
-        load_split(tmp_path / "seed-0.npz")
-
-
-def test_a_foreign_split_is_named(tmp_path):
-    np.savez(tmp_path / "seed-0.npz", other=np.arange(3))
-    with pytest.raises(InputError, match=r"seed-0\.npz.*not a split"):
-        load_split(tmp_path / "seed-0.npz")
+def test_known_probabilities_are_kept_with_the_labels(tmp_path):
+    images, labels, truth = np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.array([[0.9, 0.1]] * 2 + [[0, 1]])
+    Dataset.clean("x", images, labels, truth).save(tmp_path)
+    np.testing.assert_array_equal(Dataset.load(tmp_path).select(np.array([2, 0])).probability, truth[[2, 0]])
+    for wrong in (truth[:2], truth * 2, truth[:, 0]):
+        with pytest.raises(InputError, match=r"probability .* sums to 1"):
+            Dataset.clean("x", images, labels, wrong)
 
 
 def test_manifest_says_where_the_data_come_from(raw):

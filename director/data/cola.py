@@ -1,0 +1,125 @@
+"""CoLA, in-domain part: 9,078 English sentences, acceptable (1) or not (0), from 17 linguistics publications.
+
+Source: Warstadt, Singh and Bowman, "Neural Network Acceptability Judgments", TACL 2019 (docs/datasets.md).
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from director.data.dataset import Dataset
+from director.data.sources import DOWNLOADS, download, first_of, from_folders, in_folder, unpack
+from director.data.splits import random_split
+from director.data.texts import Texts, decode
+from director.files import InputError
+
+ARCHIVE = "cola_public_1.1.zip"
+URL = f"https://nyu-mll.github.io/CoLA/{ARCHIVE}"
+RAW = "cola_public/raw"  # in the archive
+REMEDY = "take the publisher's file, not GLUE's, whose test labels are hidden"
+COUNTS = {"in_domain_train.tsv": (2528, 6023), "in_domain_dev.tsv": (162, 365)}  # unacceptable, acceptable
+
+
+def fetch(inputs: dict[str, Path]) -> Dataset:
+    """The pool that is split: in_domain_train.tsv (8,551 sentences), then in_domain_dev.tsv (527)."""
+    return fetch_files("cola", COUNTS)
+
+
+def split(
+    dataset: Dataset, train: int, validation: int, seed: int, protocol: str = "held_out"
+) -> dict[str, np.ndarray]:
+    """Dealt at random; the paper takes 70 %, 10 % and 20 % of the pool: train 6,355, validation 907, test 1,816.
+
+    One test part for all seeds (see `random_split`), where protocols.md shuffles the whole pool by seed, which would
+    test a member of an ensemble on what another was trained on. protocol: `held_out`, or `paper`, where validation is
+    the test part, as the authors choose epoch and temperature on it: for comparison with their numbers only.
+    """
+    parts = random_split(len(dataset), train, validation, seed)
+    if protocol == "paper":
+        return parts | {"validation": parts["test"]}
+    if protocol != "held_out":
+        raise InputError(f"protocol is {protocol!r}; cola has held_out and paper")
+    return parts
+
+
+def fetch_files(name: str, counts: Mapping[str, tuple[int, int]]) -> Dataset:
+    """Some files of CoLA, one after the other. counts: file -> how many sentences it has of class 0 and of class 1."""
+
+    def published() -> Dataset:
+        archive = download(URL, DOWNLOADS / "cola" / ARCHIVE)
+        return _unpacked(name, archive, counts)
+
+    return first_of(
+        name,
+        {
+            in_folder("cola", " and ".join(counts), ARCHIVE): lambda: from_folders(
+                "cola", lambda folder: read_folder(name, folder, counts)
+            ),
+            f"let the publisher be reached, {URL}": published,
+        },
+    )
+
+
+def read_folder(name: str, folder: Path, counts: Mapping[str, tuple[int, int]]) -> Dataset | None:
+    """The files from `folder`, from the archive's folders in it, or from the archive itself; None if in none."""
+    for place in (folder, folder / "raw", folder / RAW):
+        paths = [place / file for file in counts]
+        missing = [path for path in paths if not path.is_file()]
+        if not missing:
+            return _dataset(name, paths, counts)
+        if len(missing) < len(paths):
+            raise InputError(f"{missing[0]} is missing beside the other files; provide all of {', '.join(counts)}")
+    if (archive := folder / ARCHIVE).is_file():
+        return _unpacked(name, archive, counts)
+    return None
+
+
+def read_tsv(path: Path) -> tuple[list[str], np.ndarray]:
+    """Sentences and labels int64 [N] of a file of lines `source <tab> label <tab> author's mark <tab> sentence`.
+
+    Quotes are part of the sentences. Raises InputError naming the line that has another form.
+    """
+    sentences, labels = [], []
+    for number, line in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
+        where = f"{path}, line {number}"
+        columns = decode(line, where).split("\t")
+        if len(columns) != 4:
+            raise InputError(f"{where}: {len(columns)} columns, not 4; {REMEDY}")
+        if columns[1] not in ("0", "1"):
+            raise InputError(f"{where}: label {columns[1]!r} is neither 0 nor 1; {REMEDY}")
+        labels.append(int(columns[1]))
+        sentences.append(columns[3])
+    return sentences, np.array(labels, np.int64)
+
+
+def _unpacked(name: str, archive: Path, counts: Mapping[str, tuple[int, int]]) -> Dataset:
+    with tempfile.TemporaryDirectory() as folder:
+        found = read_folder(name, unpack(archive, Path(folder) / "cola"), counts)
+    if found is None:
+        raise InputError(f"{archive}: holds no {RAW}; take the publisher's archive")
+    return found
+
+
+def _dataset(name: str, paths: list[Path], counts: Mapping[str, tuple[int, int]]) -> Dataset:
+    sentences, labels = [], []
+    for path in paths:
+        more, found = read_tsv(path)
+        expected, of_each = counts[path.name], np.bincount(found, minlength=2)
+        if tuple(of_each) != expected:
+            raise InputError(
+                f"{path}: {of_each[0]:,} unacceptable and {of_each[1]:,} acceptable sentences, not {expected[0]:,} "
+                f"and {expected[1]:,}; delete it and provide it again"
+            )
+        sentences += more
+        labels.append(found)
+    return Dataset.clean(
+        name,
+        Texts.of(sentences),
+        np.concatenate(labels),
+        source="CoLA public 1.1",
+        licence="excerpts of published works, copyright with their authors or publishers; research use",
+        citation="warstadt2019neural",
+        generated=False,
+    )

@@ -1,0 +1,135 @@
+"""Texts to tokens. A tokenizer is a string of JSON, so that it travels inside the file of the model that reads it."""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from director.files import InputError
+
+PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; the mean over tokens needs no [CLS] or [SEP]
+CHUNK = 1024  # texts encoded at once, which bounds memory
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> str:
+    """JSON of a WordPiece tokenizer of at most `vocabulary` pieces, lower-case, split at spaces and punctuation.
+
+    A piece longer than a character occurs at least twice in `texts`. The same texts give the same bytes. WordPiece:
+    Wu et al., "Google's Neural Machine Translation System", 2016 (arXiv 1609.08144).
+    Raises InputError if the characters of the texts alone are more than `vocabulary`, or if there are none.
+    """
+    library = _library()
+    texts = list(texts)
+    tokenizer = _wordpiece({})
+    words = {word for text in texts for word, _ in _words(tokenizer, text)}
+    if not words:
+        raise InputError("no word to make a tokenizer of; is the training part empty?")
+    # The trainer numbers the pieces inside words in the order of a hash table, which differs from run to run, and
+    # breaks ties by these numbers. Announced as special tokens they are numbered in our order.
+    inner = sorted({f"##{character}" for word in words for character in word[1:]})
+    alphabet = sorted({word[0] for word in words} | {piece[2:] for piece in inner})
+    least = 2 + len(inner) + len(alphabet)
+    if vocabulary < least:
+        raise InputError(f"vocabulary is {vocabulary}, but the characters of the texts alone make {least}; raise it")
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=[PADDING, UNKNOWN, *inner],
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _wordpiece(tokenizer.get_vocab()).to_str()  # anew, since a text's own `##` must not be a special token
+
+
+def pretrained_tokenizer(name_or_folder: str) -> str:
+    """JSON of the tokenizer of a pretrained model: a folder, or a name on the Hugging Face hub.
+
+    Raises InputError if it is not there, needs code of its own, or has no fast (`tokenizers`) form.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise InputError(
+            f"tokenizer {name_or_folder}: cannot be loaded ({error}); give a folder with tokenizer.json, or a name on "
+            "the hub with the network or its cache at hand"
+        ) from error
+    if not tokenizer.is_fast:
+        raise InputError(f"tokenizer {name_or_folder} has no fast form; choose a model with a tokenizer.json")
+    padding = tokenizer.pad_token or tokenizer.eos_token
+    if padding is None:
+        raise InputError(f"tokenizer {name_or_folder} has neither a padding nor an end token; choose another")
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.enable_padding(pad_id=tokenizer.convert_tokens_to_ids(padding), pad_token=padding)
+    return backend.to_str()
+
+
+def load_tokenizer(tokenizer_json: str) -> Any:
+    """The `tokenizers.Tokenizer` of a JSON; its `padding["pad_id"]` is the padding token's id.
+
+    Raises InputError if the JSON is no tokenizer or names no padding token.
+    """
+    try:
+        tokenizer = _library().Tokenizer.from_str(tokenizer_json)
+    except Exception as error:  # the library raises nothing narrower
+        raise InputError(f"not the JSON of a tokenizer ({error}): {tokenizer_json[:40]!r}") from error
+    if tokenizer.padding is None:
+        raise InputError("the tokenizer names no padding token; make it with train_tokenizer or pretrained_tokenizer")
+    return tokenizer
+
+
+def vocabulary_size(tokenizer_json: str) -> int:
+    """Every id of the tokenizer is below this: the rows of an embedding."""
+    return max(load_tokenizer(tokenizer_json).get_vocab().values()) + 1
+
+
+def pad_id(tokenizer_json: str) -> int:
+    """Id of the padding token."""
+    return load_tokenizer(tokenizer_json).padding["pad_id"]
+
+
+def encode(tokenizer_json: str, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Tokens of all texts, one after the other, int32 [total]; their counts, int64 [N]; how many texts were cut.
+
+    A text is cut to `max_length` tokens, those that a pretrained tokenizer adds included. One without any token
+    becomes one unknown token, or one padding token if the tokenizer knows no unknown.
+    """
+    tokenizer = load_tokenizer(tokenizer_json)
+    pad = tokenizer.padding["pad_id"]
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    nothing = [pad if unknown is None else tokenizer.token_to_id(unknown)]
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length)
+    pieces, cut = [], 0
+    for start in range(0, len(texts), CHUNK):
+        encodings = tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]))
+        cut += sum(bool(encoding.overflowing) for encoding in encodings)
+        pieces += [np.asarray(encoding.ids or nothing, np.int32) for encoding in encodings]
+    lengths = np.array([len(piece) for piece in pieces], np.int64)
+    return np.concatenate([np.zeros(0, np.int32), *pieces]), lengths, cut
+
+
+def _wordpiece(vocabulary: dict[str, int]) -> Any:
+    library = _library()
+    model = library.models.WordPiece(vocabulary, unk_token=UNKNOWN)
+    tokenizer = library.Tokenizer(model)
+    tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    tokenizer.enable_padding(pad_id=0, pad_token=PADDING)
+    return tokenizer
+
+
+def _words(tokenizer: Any, text: str) -> list[tuple[str, tuple[int, int]]]:
+    return tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))
+
+
+def _library() -> Any:
+    """The `tokenizers` library, one-threaded: its own threads and the forks of data loaders do not go together."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    return tokenizers
