@@ -21,9 +21,10 @@ from director.files import InputError, replacing
 from director.noise import Noise
 
 # What a model file may hold: kind -> (module, class). A class carries its `kind`, its `settings` (JSON-able) and
-# `from_settings(settings)`. Named rather than imported, as the student is built on this module.
+# `from_settings(settings)`. Named rather than imported, as these are built on this module.
 KINDS = {
     "image_transformer": ("director.backbones", "ImageTransformer"),
+    "text_transformer": ("director.text", "TextTransformer"),
     "director": ("director.process", "Director"),
 }
 

@@ -10,7 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from director.files import InputError
-from director.settings import Configuration, Experiment, Schema
+from director.sections import Schema
+from director.settings import Configuration, Experiment
 
 TAKEN = ("tables", "figures")  # folders of results that are no experiment
 
@@ -69,9 +70,9 @@ def _check(schema: type[Schema], content: Any, path: Path) -> Any:
 
 
 def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in problem["loc"]) or "(whole file)"
+    keys, allowed = _walk(schema, problem["loc"])
+    key = ".".join(keys) or "(whole file)"
     if problem["type"] == "extra_forbidden":
-        allowed = _keys_at(schema, problem["loc"][:-1])
         close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, 1)
         remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
         return f"{path}: {key}: unknown key; {remedy}"
@@ -82,14 +83,26 @@ def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
     return f"{path}: {key}: {problem['input']!r} refused: {problem['msg'].lower()} (docs/options.md)"
 
 
-def _keys_at(schema: Any, location: tuple) -> list[str]:
+def _walk(schema: Any, location: tuple) -> tuple[list[str], list[str]]:
+    """The keys of a place as the file has them, and those that are known in the table where it ends.
+
+    Where a key may hold one of several tables, pydantic puts between the keys the `kind` that it took.
+    """
+    keys, choices, kinds = [], [], {}
     for part in location:
+        if part in kinds:
+            schema, kinds = kinds[part], {}
+            continue
+        keys.append(str(part))
         fields = getattr(schema, "model_fields", {})
+        choices = list(fields)
         if part in fields:
-            schema = next(
-                (c for c in _candidates(fields[part].annotation) if isinstance(c, type) and issubclass(c, Schema)), None
-            )
-    return list(getattr(schema, "model_fields", {}))
+            tables = [c for c in _candidates(fields[part].annotation) if isinstance(c, type) and issubclass(c, Schema)]
+            if fields[part].discriminator:
+                kinds = {table.model_fields["kind"].annotation.__args__[0]: table for table in tables}
+            else:
+                schema = next(iter(tables), None)
+    return keys, choices
 
 
 def _candidates(annotation: Any) -> list[Any]:

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from director.backbones import load_model
-from director.data.dataset import Dataset, ImageExamples
+from director.data.dataset import Dataset, ImageExamples, TextExamples
 from director.data.splits import load_split
-from director.device import resolve_device, seeded, set_threads
+from director.device import resolve_device, seeded, set_threads, to_device
 from director.files import file_digest, read_json
 from director.noise import BatchNoise
-from director.prediction import predict_samples
+from director.prediction import examples_for, predict_samples
 from director.process import Director
 from director.provenance import fingerprint
 from director.recipes import Job
@@ -31,25 +31,26 @@ class DistilExamples:
     A cache holds each of its views in a folder of its own.
     """
 
-    images: ImageExamples
+    examples: ImageExamples | TextExamples
     views: int | None = None
     caches: tuple[TrajectoryCache, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.examples)
 
-    def batch(self, rows: np.ndarray, view: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Inputs {"images", and from a cache "states", "variances"} and labels of `rows` in epoch `view`."""
+    def epoch_batches(self, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+        """Those of the examples."""
+        return self.examples.epoch_batches(batch_size, seed, epoch)
+
+    def batch(self, rows: np.ndarray, view: int) -> tuple[dict[str, Any], np.ndarray]:
+        """{"inputs"}, from a cache also "states", "variances" and of texts "mask", and labels, in epoch `view`."""
         view = view if self.views is None else view % self.views
-        images, labels = self.images.batch(rows, view)
+        inputs, labels = self.examples.batch(rows, view)
         if not self.caches:
-            return {"images": images}, labels
-        trajectory = self.caches[view].batch(rows)
-        return {
-            "images": images,
-            "states": trajectory.states.numpy(),
-            "variances": trajectory.variances.numpy(),
-        }, labels
+            return {"inputs": inputs}, labels
+        trajectory = vars(self.caches[view].batch(rows))
+        cached = {name: tensor.numpy() for name, tensor in trajectory.items() if tensor is not None}
+        return {"inputs": inputs, **cached}, labels
 
 
 def train_director(
@@ -66,7 +67,7 @@ def train_director(
 ) -> None:
     """Distil a frozen teacher's path into one transition kernel (DIRECTOR, arXiv 2602.08920; method.md, section 4).
 
-    kernel: mlp_ratio and mlp_first of `TransitionKernel`. losses: path (`kl`, `mse` or `none`), path_weight,
+    kernel: mlp_ratio, mlp_first and dropout of `TransitionKernel`. losses: path (`kl`, `mse` or `none`), path_weight,
     std_weight (of mse), task_weight, variance_floor, softmax_variance; loss = path_weight L1 + task_weight L2.
     training: those of `fit`. samples: S of the validation roll-outs that select the epoch. views, cache_folders: see
     `DistilExamples`; with a cache the teacher does not run. job: see `Job`.
@@ -74,29 +75,29 @@ def train_director(
     job = Job(**job)
     set_threads(job.threads)
     device = resolve_device(job.device)
-    images, validation = job.examples()
     teacher, _ = load_model(teacher_file, device)
     teacher.requires_grad_(False)
+    examples, validation = job.examples(teacher)
     path = path_of(teacher)
     with seeded(torch.device("cpu"), job.seed):
         student = Director.from_teacher(path, **kernel)
-    identity = cache_identity(teacher_file, images) | {"softmax_variance": losses["softmax_variance"]}
+    identity = cache_identity(teacher_file, examples) | {"softmax_variance": losses["softmax_variance"]}
     caches = tuple(TrajectoryCache(folder, identity | {"view": view}) for view, folder in enumerate(cache_folders))
-    train = DistilExamples(images, views, caches)
+    train = DistilExamples(examples, views, caches)
 
-    def loss(inputs: Mapping[str, Tensor], labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+    def loss(inputs: Mapping[str, Any], labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         terms = {"loss": labels.new_zeros((), dtype=torch.float32)}
         if losses["path"] != "none":
             if caches:
-                trajectory = Trajectory(inputs["states"], inputs["variances"])
+                trajectory = Trajectory(inputs["states"], inputs["variances"], inputs.get("mask"))
             else:
-                trajectory = capture(path, inputs["images"], losses["softmax_variance"])
+                trajectory = capture(path, inputs["inputs"], losses["softmax_variance"])
             terms["path"] = student.path_loss(
                 trajectory, losses["path"], losses["variance_floor"], losses["std_weight"]
             )
             terms["loss"] = terms["loss"] + losses["path_weight"] * terms["path"]
         if losses["task_weight"] > 0:
-            terms["task"] = student.task_loss(inputs["images"], labels, BatchNoise(generator))
+            terms["task"] = student.task_loss(inputs["inputs"], labels, BatchNoise(generator))
             terms["loss"] = terms["loss"] + losses["task_weight"] * terms["task"]
         return terms
 
@@ -122,7 +123,7 @@ def cache_trajectory(
     teacher_file: str | Path,
     dataset_folder: str | Path,
     split_file: str | Path,
-    normalisation: Mapping[str, Any],
+    normalisation: Mapping[str, Any] | None,
     augmentation: Mapping[str, Any] | None,
     seed: int,
     softmax_variance: str,
@@ -137,23 +138,29 @@ def cache_trajectory(
     teacher, _ = load_model(teacher_file, device)
     path = path_of(teacher)
     dataset = Dataset.load(dataset_folder).select(load_split(split_file)["train"])
-    examples = ImageExamples(dataset, normalisation, augmentation, seed)
+    examples = examples_for(teacher, dataset, normalisation, augmentation, seed)
     identity = cache_identity(teacher_file, examples)
     for view, folder in enumerate(folders):
 
-        def inputs(rows: np.ndarray, view: int = view) -> Tensor:
-            return torch.from_numpy(examples.batch(rows, view)[0]).to(device)
+        def inputs(rows: np.ndarray, view: int = view) -> Any:
+            return to_device(examples.batch(rows, view)[0], device)
 
         about = {"identity": identity | {"view": view}, "softmax_variance": softmax_variance, "dtype": dtype}
         write_cache(folder, path, inputs, len(examples), **about)
 
 
-def cache_identity(teacher_file: str | Path, examples: ImageExamples) -> dict[str, Any]:
-    """All that a cached trajectory depends on but its view: teacher, data, rows, normalisation, augmentation, seed."""
-    return {
+def cache_identity(teacher_file: str | Path, examples: ImageExamples | TextExamples) -> dict[str, Any]:
+    """All that a cached trajectory depends on but its view: teacher (with its tokenizer), data, rows; of images also
+    normalisation, augmentation, seed.
+    """
+    identity = {
         "weights": file_digest(teacher_file),
         "data": examples.dataset.about["fingerprint"],
         "examples": fingerprint(examples.dataset.example.tolist()),
+    }
+    if isinstance(examples, TextExamples):
+        return identity
+    return identity | {
         "normalisation": dict(examples.normalisation),
         "augmentation": examples.augmentation and dict(examples.augmentation),
         "seed": examples.seed,

@@ -2,12 +2,14 @@
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import xlogy
 
 matplotlib.use("svg")  # no display on a cluster
 import matplotlib.pyplot as plt
@@ -137,19 +139,53 @@ def plot_severity(files: Iterable[str | Path], out_file: str | Path) -> None:
     _save(figure, out_file)
 
 
+def plot_bayes(files: Iterable[str | Path], truths: Mapping[str, NDArray[np.float64]], out_file: str | Path) -> None:
+    """Predicted against true probability of class 1, for labels that were drawn from a known distribution.
+
+    One column of panels per row of the table, one line of panels per suite of `truths`: suite -> true probabilities
+    [N, C] by example. At each probability that occurs: median, quartiles and the central 90 % of what is predicted,
+    seeds pooled. KL in a title: mean over inputs and seeds of KL(true || predicted), in nats; 0 for the best possible.
+    """
+    _style()
+    rows = _load(files)
+    size = (2.9 * len(rows), 3.1 * len(truths))
+    look = {"widths": 0.045, "whis": (5, 95), "showfliers": False, "manage_ticks": False, "patch_artist": True}
+    look |= {"boxprops": {"facecolor": "C0", "alpha": 0.5}, "medianprops": {"color": "C3", "linewidth": 2}}
+    figure, axes = plt.subplots(
+        len(truths), len(rows), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for line, (suite, truth) in zip(axes, truths.items(), strict=True):
+        for axis, (name, runs) in zip(line, rows.items(), strict=True):
+            chosen = [run for run in runs if run.about["suite"] == suite]
+            true = np.concatenate([truth[run.example] for run in chosen])  # [seeds * N, C]
+            predicted = np.concatenate([run.log_probabilities for run in chosen])
+            divergence = max(0.0, (xlogy(true, true) - true * predicted).sum(1).mean())  # rounding gives -0.000
+            values = np.unique(true[:, 1])
+            parts = [np.exp(predicted[true[:, 1] == value, 1]) for value in values]
+            axis.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
+            axis.boxplot(parts, positions=values, **look)
+            axis.set(xlim=(-0.04, 1.04), ylim=(-0.02, 1.02), xticks=np.linspace(0, 1, 6))
+            axis.set_title(f"{name}\n{suite}, KL {divergence:.3f}", fontsize=11)
+        line[0].set(ylabel="predicted probability")
+    for axis in axes[-1]:
+        axis.set(xlabel="true probability")
+    _save(figure, out_file)
+
+
 def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
     """The student's predicted variance at each step of its path, one panel per student; mean and deviation over seeds.
 
-    `files` are the .depth.npz files of `director.prediction.predict_suite`: clean, corrupted, out-of-distribution.
+    `files` are the .depth.npz files of `director.prediction.predict_suite` on every suite.
     """
     _style()
     lines = []
     for path in files:
         with np.load(path, allow_pickle=False) as file:
             variance, severity, about = file["variance"], file["severity"], json.loads(str(file["about"]))
-        foreign = about["suite"].startswith("ood-")
+        suite = about["suite"]
+        elsewhere = suite == "shifted" or suite.startswith("ood-")
         for level in np.unique(severity):
-            inputs = about["suite"] if foreign else f"severity {level}" if level else "clean"
+            inputs = suite if elsewhere else f"severity {level}" if level else "clean"
             steps = enumerate(variance[severity == level].mean(0), start=1)
             run = {
                 "student": f"{about['method']}, teacher {about['backbone']}",
@@ -159,8 +195,9 @@ def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
             lines += [run | {"step": step, "variance": value} for step, value in steps]
     table = pd.DataFrame(lines)
     students, inputs = table["student"].unique(), sorted(table["inputs"].unique())
-    shifted = [name for name in inputs if name.startswith("severity")]
-    colours = {"clean": "0.35"} | dict(zip(shifted, sns.color_palette("flare", len(shifted)), strict=True))
+    corrupted = [name for name in inputs if name.startswith("severity")]
+    colours = {"clean": "0.35"} | dict(zip(corrupted, sns.color_palette("flare", len(corrupted)), strict=True))
+    colours |= {name: "C1" for name in inputs if name == "shifted"}
     colours |= {name: "C0" for name in inputs if name.startswith("ood-")}
     dashes = {name: (4, 2) if name.startswith("ood-") else "" for name in colours}
     size = (4.6 * len(students), 3.8)

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from director.settings import Configuration, Experiment, Schema
+from director.sections import Schema
+from director.settings import Configuration, Experiment
 
 SCHEMAS = {"config/config.schema.json": Configuration, "config/experiment.schema.json": Experiment}
 PLACES = ("", "<name>.", "<backbone>.<method>.")  # keys that the user chooses, by how many there are
@@ -22,23 +23,31 @@ def option_page() -> str:
     lines = [
         "# Options",
         "",
-        "Generated from `director/settings.py` by `python -m director options`; edit there.",
+        "Generated from `director/settings.py` and `director/sections.py` by `python -m director options`; edit there.",
         "A key that is not listed here is refused.",
     ]
     for title, schema in (("config/config.yaml", Configuration), ("config/experiments/<name>.yaml", Experiment)):
         lines += ["", f"## {title}", "", schema.__doc__ or ""]
-        lines += ["", "| key | type | default | meaning |", "|---|---|---|---|", *_rows(schema)]
+        lines += ["", "| key | type | default | meaning |", "|---|---|---|---|", *_rows([schema])]
     return "\n".join(lines) + "\n"
 
 
-def _rows(schema: type[Schema], prefix: str = "") -> Iterator[str]:
-    definitions = schema.model_json_schema()
-    for name, field in schema.model_fields.items():
+def _rows(schemas: list[type[Schema]], prefix: str = "") -> Iterator[str]:
+    """The options of a table; of several, where it may be one of several kinds."""
+    known = {name: field for schema in reversed(schemas) for name, field in schema.model_fields.items()}
+    for name in sorted(known, key=[*dict.fromkeys(n for schema in schemas for n in schema.model_fields)].index):
+        field, owners = known[name], [schema for schema in schemas if name in schema.model_fields]
         default = "required" if field.is_required() else f"`{_plain(field.default)}`"
-        kind = _type(definitions["properties"][name]).replace("|", "\\|")
-        yield f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace('|', chr(92) + '|')} |"
-        if (inner := _inner(field.annotation)) is not None:
+        kind = " | ".join(dict.fromkeys(_type(owner.model_json_schema()["properties"][name]) for owner in owners))
+        only = "" if len(owners) == len(schemas) else f"kind {owners[0].model_fields['kind'].annotation.__args__[0]}: "
+        meaning = only + (field.description or "")
+        yield f"| `{prefix}{name}` | {_escaped(kind)} | {default} | {_escaped(meaning)} |"
+        if inner := _inner(field.annotation):
             yield from _rows(inner, f"{prefix}{name}.{PLACES[_depth(field.annotation)]}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _depth(annotation: Any) -> int:
@@ -48,10 +57,10 @@ def _depth(annotation: Any) -> int:
     return 1 + _depth(annotation.__args__[1])
 
 
-def _inner(annotation: Any) -> type[Schema] | None:
+def _inner(annotation: Any) -> list[type[Schema]]:
     if isinstance(annotation, type) and issubclass(annotation, Schema):
-        return annotation
-    return next((found for part in getattr(annotation, "__args__", ()) if (found := _inner(part))), None)
+        return [annotation]
+    return [found for part in getattr(annotation, "__args__", ()) for found in _inner(part)]
 
 
 def _plain(default: Any) -> str:
@@ -69,7 +78,7 @@ def _type(schema: dict[str, Any]) -> str:
         return " or ".join(_type(part) for part in schema["anyOf"])
     if "prefixItems" in schema:
         return "[" + ", ".join(_type(part) for part in schema["prefixItems"]) + "]"
-    if "$ref" in schema or schema.get("type") == "object":
+    if "$ref" in schema or "oneOf" in schema or schema.get("type") == "object":
         return "table"
     if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"

@@ -1,7 +1,8 @@
 """From a model and data to logits per sample: one pass, dropout samples, or samples of the model's own noise.
 
 A model is any classifier whose call gives logits [B, C], or an object with `logits` (transformers). Examples are what
-`director.data.dataset.ImageExamples` is: a length, `dataset.example`, and `batch(rows)` with the inputs first.
+`director.data.dataset.ImageExamples` is: a length, `dataset.example`, and `batch(rows)` with the inputs first; with
+`lengths` where they differ in length.
 """
 
 import inspect
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from director.backbones import load_model, parameter_count
-from director.data.dataset import Dataset, ImageExamples
+from director.data.dataset import Dataset, ImageExamples, TextExamples
 from director.data.splits import load_split
+from director.data.texts import Texts
 from director.device import (
     autocast,
     device_name,
@@ -102,7 +104,7 @@ def predict_samples(
     if "noise" not in inspect.signature(model.forward).parameters:
         raise InputError(f"{name} takes no noise, so it has no samples; use its single pass (mle) or mc_dropout")
 
-    def sampled(inputs: Any, noise: ExampleNoise) -> Tensor:
+    def sampled(inputs: Any, noise: ExampleNoise, rows: np.ndarray) -> Tensor:
         return _call(model, inputs, noise=noise)
 
     logits = _noisy_logits(model, examples, samples, seed, batch_size, device, precision, sampled)
@@ -124,15 +126,20 @@ def predict_director(
     The profile float32 [N, L] is the predicted variance of each step, a mean over tokens, channels and roll-outs. Noise
     as in `predict_samples`.
     """
-    profiles = []
+    if not hasattr(model, "forward_with_profile"):
+        raise InputError(f"{type(model).__name__} has no path to roll out; give the weights of a student of director")
+    rows_seen, profiles = [], []
 
-    def sampled(inputs: Any, noise: ExampleNoise) -> Tensor:
+    def sampled(inputs: Any, noise: ExampleNoise, rows: np.ndarray) -> Tensor:
         logits, profile = model.forward_with_profile(inputs, noise)
+        rows_seen.append(rows)
         profiles.append(unfold(profile.float(), samples).mean(0).cpu().numpy())  # [B, L]
         return logits
 
     logits = _noisy_logits(model, examples, samples, seed, batch_size, device, precision, sampled)
-    return logits, np.concatenate(profiles)
+    profile = np.empty((len(examples), profiles[0].shape[1]), np.float32)
+    profile[np.concatenate(rows_seen)] = np.concatenate(profiles)
+    return logits, profile
 
 
 def dropout_rates(model: nn.Module) -> dict[str, float]:
@@ -150,14 +157,34 @@ def dropout_rates(model: nn.Module) -> dict[str, float]:
     return rates
 
 
+def examples_for(
+    model: nn.Module,
+    dataset: Dataset,
+    normalisation: Mapping[str, Any] | None = None,
+    augmentation: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> ImageExamples | TextExamples:
+    """What a model of this project, or a student, sees of a data set: texts as its own tokens, or images.
+
+    normalisation, augmentation, seed: of `ImageExamples`. Raises InputError if the model reads the other kind.
+    """
+    settings = model.settings.get("teacher", {"settings": model.settings})["settings"]
+    if "tokenizer" in settings:
+        return TextExamples(dataset, settings["tokenizer"], settings["max_length"])
+    if isinstance(dataset.inputs, Texts):
+        raise InputError(f"{dataset.name} holds texts, not images; use a text model with it")
+    return ImageExamples(dataset, normalisation, augmentation, seed)
+
+
 def predict_suite(
     *,
     weights_file: str | Path,
     training_cost_file: str | Path,
     dataset_folder: str | Path,
-    normalisation: Mapping[str, Any],
+    normalisation: Mapping[str, Any] | None,
     split_file: str | Path | None,
     part: str = "test",
+    labelled: bool = True,
     depth_file: str | Path | None = None,
     at_most: int | None = None,
     method: str,
@@ -174,9 +201,11 @@ def predict_suite(
     """Write the predictions of one method on one suite, and what they cost.
 
     split_file, part, at_most: predict the rows whose original is in this part (`validation`, `test`) of the split, or
-    among `at_most` of it; without a split file all rows, as out-of-distribution: without labels. method: one of
-    METHODS. about: experiment, backbone, suite and the like, kept in the file. The predictions file has the same bytes
-    for the same seed and machine; seconds are in the cost file, without the time to load.
+    among `at_most` evenly spaced ones of it. Without a split file the data set has trained nothing: its official test
+    part counts, its last `about["parts"]["test"]` rows, or all. labelled: False for inputs from out of distribution,
+    whose labels are of another task. normalisation: of images. method: one of METHODS. about: experiment, backbone,
+    suite and the like, kept in the file. The predictions file has the same bytes for the same seed and machine; seconds
+    are in the cost file, without the time to load.
 
     depth_file: for `director`, where uncertainty per input is written: variance float32 [N, L] (see `predict_director`)
     and, for S > 1, predictive_entropy, expected_entropy and mutual_information float64 [N], in nats; .npz.
@@ -201,7 +230,10 @@ def predict_suite(
             raise InputError(
                 f"{dataset_folder} has no example of part {part} of {split_file}; is it another data set's?"
             )
-    examples = ImageExamples(dataset, normalisation)
+    else:
+        count = dataset.about.get("parts", {}).get("test", len(dataset))
+        dataset = dataset.of_examples(dataset.example[len(dataset) - count :], at_most)
+    examples = examples_for(model, dataset, normalisation)
 
     reset_peak_memory(device)
     start = time.perf_counter()
@@ -221,7 +253,7 @@ def predict_suite(
         "commit": git_commit(),
         "versions": versions("torch", "numpy"),
     }
-    labels = dataset.labels if split_file is not None else None
+    labels = dataset.labels if labelled else None
     columns = {"example": dataset.example, "shift": dataset.shift, "severity": dataset.severity}
     predictions = Predictions(logits, labels, **columns, about={**about, **origin})
     predictions.save(predictions_file)
@@ -272,12 +304,12 @@ def _noisy_logits(
     batch_size: int,
     device: str | torch.device,
     precision: str,
-    forward: Callable[[Any, ExampleNoise], Tensor],
+    forward: Callable[[Any, ExampleNoise, np.ndarray], Tensor],
 ) -> np.ndarray:
-    """float32 [S, N, C] in evaluation mode: `forward(inputs, noise)` gets inputs as in `_logits`, and their noise."""
+    """float32 [S, N, C] in evaluation mode: `forward(inputs, noise, rows)` gets inputs and rows as in `_logits`."""
 
     def with_noise(inputs: Any, rows: np.ndarray) -> Tensor:
-        return forward(inputs, ExampleNoise(seed, examples.dataset.example[rows], samples, device))
+        return forward(inputs, ExampleNoise(seed, examples.dataset.example[rows], samples, device), rows)
 
     with _training_modes(model, lambda module: False):
         return _logits(model, examples, samples, batch_size, device, precision, with_noise)
@@ -300,7 +332,7 @@ def _logits(
     model.to(device)
     logits = None
     with torch.no_grad(), autocast(device, precision):
-        for rows in _batches(len(examples), max(1, batch_size // samples)):
+        for rows in _batches(examples, max(1, batch_size // samples)):
             inputs = to_device(examples.batch(rows)[0], device)
             if isinstance(inputs, Mapping):
                 folded = {name: fold(tensor, samples) for name, tensor in inputs.items()}
@@ -319,13 +351,18 @@ def _logits(
     return logits
 
 
-def _batches(count: int, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, count, size):
-        yield np.arange(start, min(start + size, count))
+def _batches(examples: Any, size: int) -> Iterator[np.ndarray]:
+    """Rows in their order, or from the shortest text to the longest, which pads least."""
+    lengths = getattr(examples, "lengths", None)
+    order = np.arange(len(examples)) if lengths is None else np.argsort(lengths, kind="stable")
+    for start in range(0, len(examples), size):
+        yield order[start : start + size]
 
 
 def _call(model: nn.Module, inputs: Any, **options: Any) -> Tensor:
-    output = model(**inputs, **options) if isinstance(inputs, Mapping) else model(inputs, **options)
+    # The models of this project, which have a kind, take a mapping as it is; those of others its entries by name.
+    by_name = isinstance(inputs, Mapping) and not hasattr(model, "kind")
+    output = model(**inputs, **options) if by_name else model(inputs, **options)
     return output if isinstance(output, Tensor) else output.logits
 
 

@@ -45,13 +45,24 @@ class Director(nn.Module):
 
     @classmethod
     def from_teacher(
-        cls, path: ResidualPath, *, heads: int | None = None, mlp_ratio: float = 1.0, mlp_first: bool = False
+        cls,
+        path: ResidualPath,
+        *,
+        heads: int | None = None,
+        mlp_ratio: float = 1.0,
+        mlp_first: bool = False,
+        dropout: float = 0.0,
     ) -> "Director":
         """A student that starts as the teacher's embedding and readout, copied, around an identity.
 
-        heads: of the kernel, the teacher's by default; mlp_ratio, mlp_first: see `TransitionKernel`.
+        heads: of the kernel, the teacher's by default; mlp_ratio, mlp_first, dropout: see `TransitionKernel`.
         """
-        kernel = {"heads": path.heads if heads is None else heads, "mlp_ratio": mlp_ratio, "mlp_first": mlp_first}
+        kernel = {
+            "heads": path.heads if heads is None else heads,
+            "mlp_ratio": mlp_ratio,
+            "mlp_first": mlp_first,
+            "dropout": dropout,
+        }
         teacher = {"kind": path.model.kind, "settings": path.model.settings}
         embedding, readout = path.student_parts()
         # Beside the teacher, wherever it is.

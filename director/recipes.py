@@ -6,6 +6,7 @@ A job reads data and split, trains, and writes weights, history, cost and settin
 import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ import yaml
 from torch import Tensor, nn
 
 from director.backbones import ImageTransformer, parameter_count, save_model
-from director.data.dataset import Dataset, ImageExamples
+from director.data.dataset import Dataset, ImageExamples, TextExamples
 from director.data.splits import load_split
+from director.data.texts import Texts
+from director.data.tokenizer import pretrained_tokenizer, train_tokenizer
 from director.device import device_name, resolve_device, seeded, set_threads
 from director.files import InputError, file_digest, replacing, write_json, write_text
-from director.metrics import accuracy, nll
+from director.metrics import accuracy, mcc, nll
 from director.noise import BatchNoise
-from director.prediction import predict
+from director.prediction import examples_for, predict
 from director.predictions import Predictions
-from director.provenance import code_digest, git_commit, versions
+from director.provenance import code_digest, fingerprint, git_commit, versions
 from director.resume import remove_state
+from director.text import TextTransformer, pretrained_embedding
 from director.training import fit
 
 
@@ -33,13 +37,13 @@ from director.training import fit
 class Job:
     """What every training job is given: data, split, seed, machine, and the files that it writes.
 
-    normalisation, augmentation: of `ImageExamples`. about: experiment, backbone and the like, kept with the weights.
-    The state of an unfinished training lies beside the weights and is removed last.
+    normalisation, augmentation: of `ImageExamples`, None for texts. about: experiment, backbone and the like, kept
+    with the weights. The state of an unfinished training lies beside the weights and is removed last.
     """
 
     dataset_folder: str | Path
     split_file: str | Path
-    normalisation: Mapping[str, Any]
+    normalisation: Mapping[str, Any] | None
     augmentation: Mapping[str, Any] | None
     seed: int
     about: Mapping[str, Any]
@@ -52,14 +56,20 @@ class Job:
     compile: bool = False
     threads: int = 1
 
-    def examples(self) -> tuple[ImageExamples, ImageExamples]:
-        """The split's train part, augmented in training, and its validation part."""
+    @cached_property
+    def parts(self) -> tuple[Dataset, Dataset]:
+        """The split's train and validation parts."""
         dataset, split = Dataset.load(self.dataset_folder), load_split(self.split_file)
         if dataset.labels is None:
             raise InputError(f"{dataset.name} has no labels, so nothing can be trained on it; choose another data set")
-        train, validation = (dataset.select(split[part]) for part in ("train", "validation"))
-        views = {"normalisation": self.normalisation, "augmentation": self.augmentation}
-        return ImageExamples(train, **views, seed=self.seed), ImageExamples(validation, **views)
+        return dataset.select(split["train"]), dataset.select(split["validation"])
+
+    def examples(self, model: nn.Module) -> tuple[ImageExamples | TextExamples, ImageExamples | TextExamples]:
+        """What `model` sees of the parts, augmented in training."""
+        train, validation = (
+            examples_for(model, part, self.normalisation, self.augmentation, self.seed) for part in self.parts
+        )
+        return train, validation
 
     def train(
         self,
@@ -67,7 +77,7 @@ class Job:
         loss: Callable[[Any, Tensor, torch.Generator], dict[str, Tensor]],
         evaluate: Callable[[], np.ndarray],
         train: Any,
-        validation: ImageExamples,
+        validation: ImageExamples | TextExamples,
         training: Mapping[str, Any],
         origin: Mapping[str, Any],
         before: float = 0.0,
@@ -91,7 +101,9 @@ class Job:
 
         def validate() -> dict[str, float]:
             predictions = Predictions(evaluate(), validation.dataset.labels)
-            return {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
+            numbers = {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
+            # undefined for labels of one class
+            return numbers | ({"val_mcc": mcc(predictions)} if len(np.unique(predictions.labels)) > 1 else {})
 
         state_file = Path(self.weights_file).with_name("state.safetensors")
         outcome = fit(
@@ -132,23 +144,27 @@ class Job:
 def train_backbone(
     *, model: Mapping[str, Any], training: Mapping[str, Any], penalties: Mapping[str, float] | None = None, **job: Any
 ) -> None:
-    """Train an image transformer by maximum likelihood.
+    """Train a transformer by maximum likelihood.
 
-    model: settings of `ImageTransformer`. training: those of `fit`. penalties: weights of what kernel-eigenpair layers
-    add, loss = cross-entropy + ksvd J^2 + kl KL (baselines.md, section 5), with one sample of their noise per step;
-    validation is one pass without noise. job: see `Job`.
+    model: settings of `ImageTransformer`; for texts those of `TextTransformer` with `vocabulary` and `tokenizer`, of
+    which one is None (a tokenizer of so many tokens is trained on the training part, or a pretrained one is taken), and
+    `embedding`, a pretrained encoder whose token table is the start, or None. training: those of `fit`. penalties:
+    weights of what kernel-eigenpair layers add, loss = cross-entropy + ksvd J^2 + kl KL (baselines.md, section 5), with
+    one sample of their noise per step; validation is one pass without noise. job: see `Job`.
     """
     job = Job(**job)
     set_threads(job.threads)
-    train, validation = job.examples()
-    _refuse_other_images(train.dataset, model)
-    device = resolve_device(job.device)
+    part, _ = job.parts
+    _refuse_other_classes(part, model)
+    build = _text_model if isinstance(part.inputs, Texts) else _image_model
     with seeded(torch.device("cpu"), job.seed):
-        network = ImageTransformer(**model)
+        network = build(part, model)
+    train, validation = job.examples(network)
+    device = resolve_device(job.device)
     weights = penalties or {}
 
-    def loss(images: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        logits, found = network.forward_with_penalties(images, BatchNoise(generator))
+    def loss(inputs: Any, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        logits, found = network.forward_with_penalties(inputs, BatchNoise(generator))
         entropy = F.cross_entropy(logits, labels)
         total = entropy + sum(weights.get(name, 0.0) * penalty for name, penalty in found.items())
         return {"loss": total, "cross_entropy": entropy, **found} if found else {"loss": total}
@@ -157,16 +173,44 @@ def train_backbone(
         return predict(network, validation, batch_size=1024, device=device, precision=job.precision)
 
     origin = {"model": dict(model), "penalties": dict(weights)}
+    if "tokenizer" in network.settings:
+        origin["tokens"] = fingerprint(network.settings["tokenizer"])
     job.train(network, loss, evaluate, train, validation, training, origin)
 
 
-def _refuse_other_images(dataset: Dataset, model: Mapping[str, Any]) -> None:
+def _image_model(dataset: Dataset, model: Mapping[str, Any]) -> ImageTransformer:
+    if "max_length" in model:
+        raise InputError(f"{dataset.name} holds images, but the model reads texts; set model.kind to image")
     expected = (model["image_size"], model["image_size"], model["channels"])
-    if dataset.images.shape[1:] != expected:
+    if dataset.inputs.shape[1:] != expected:
         raise InputError(
-            f"{dataset.name} has images of {dataset.images.shape[1:]} (height, width, channels), the model is made for "
+            f"{dataset.name} has images of {dataset.inputs.shape[1:]} (height, width, channels), the model is made for "
             f"{expected}; set model.image_size and model.channels to the data's"
         )
+    return ImageTransformer(**model)
+
+
+def _text_model(dataset: Dataset, model: Mapping[str, Any]) -> TextTransformer:
+    if "max_length" not in model:
+        raise InputError(f"{dataset.name} holds texts, but the model reads images; set model.kind to text")
+    settings = dict(model)
+    vocabulary, tokenizer, embedding = (settings.pop(key) for key in ("vocabulary", "tokenizer", "embedding"))
+    tokens = train_tokenizer(dataset.inputs, vocabulary) if tokenizer is None else pretrained_tokenizer(tokenizer)
+    if embedding is None:
+        return TextTransformer(tokenizer=tokens, **settings)
+    table = pretrained_embedding(embedding)
+    network = TextTransformer(tokenizer=tokens, embedding_width=table.shape[1], **settings)
+    own = network.embedding.table.weight
+    if len(table) < len(own):
+        raise InputError(
+            f"embedding {embedding} has {len(table)} rows for {len(own)} tokens; it is another tokenizer's"
+        )
+    with torch.no_grad():
+        own.copy_(table[: len(own)])  # some are padded to a round number
+    return network
+
+
+def _refuse_other_classes(dataset: Dataset, model: Mapping[str, Any]) -> None:
     classes = int(dataset.labels.max()) + 1
     if classes != model["classes"]:
         raise InputError(

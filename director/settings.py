@@ -6,75 +6,15 @@ Defaults, the JSON schemas (config/*.schema.json) and the option page (docs/opti
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-# name -> the data sets it is generated from, none for a published one
-DATASETS: dict[str, tuple[str, ...]] = {"digits": (), "digits_c": ("digits",), "photographs": ()}
-DatasetName = Literal["digits", "digits_c", "photographs"]
+from director.sections import TEXTS, Data, ImageModel, Positive, Rate, Schema, TextModel
+
 # softmax attention in every layer, or KEP-SVGP in all or the last k layers
 Backbone = Annotated[str, Field(pattern=r"^(softmax|kep_svgp_(all|[1-9]\d*))$")]
 # director_<name> is a variant of the experiment's student
 Method = Annotated[str, Field(pattern=r"^(mle|temperature|mc_dropout|ensemble|kep_svgp|director(_[a-z0-9_]+)?)$")]
-Positive = Annotated[int, Field(ge=1)]
 Samples = Annotated[list[Positive], Field(min_length=1), AfterValidator(lambda numbers: sorted(set(numbers)))]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Normalisation(Schema):
-    """What makes pixels numbers of order one: (pixel / scale - mean) / std, for every image that meets the model."""
-
-    scale: float = Field(255.0, gt=0, description="pixel value that counts as 1")
-    mean: list[float] = Field(description="mean per channel of the scaled pixels of the training set")
-    std: list[Annotated[float, Field(gt=0)]] = Field(description="standard deviation per channel of the same")
-
-
-class Augmentation(Schema):
-    """Training images are cropped at random after zero padding, and mirrored (method.md, section 6)."""
-
-    padding: int = Field(0, ge=0, description="pixels of zero padding a random crop may shift into; paper: 4")
-    flip: bool = Field(False, description="mirror left to right with probability 1/2; paper: true")
-
-
-class Data(Schema):
-    """The data set that trains and tests, and the suites that shift it."""
-
-    name: DatasetName = Field(description="data set that trains, selects and tests")
-    train: Positive = Field(description="number of training examples")
-    validation: Positive = Field(description="number of validation examples: they choose epochs and temperatures")
-    corrupted: DatasetName | None = Field(
-        None, description="data set of the suite `corrupted`: the test examples, shifted"
-    )
-    corrupted_examples: Positive | None = Field(
-        None, description="test examples in the suite `corrupted`, evenly spaced; null for all"
-    )
-    out_of_distribution: list[DatasetName] = Field([], description="data sets of the suites `ood-<name>`")
-    normalisation: Normalisation = Field(description="one normalisation for all of them")
-    augmentation: Augmentation | None = Field(None, description="augmentation of the training images; null for none")
-
-
-class Model(Schema):
-    """The paper's image transformer (protocols.md, section 2)."""
-
-    image_size: Positive = Field(description="height and width of the images, pixels; paper: 32")
-    channels: Positive = Field(description="channels of the images; paper: 3")
-    patch: Positive = Field(description="height and width of a patch, pixels; paper: 4")
-    width: Positive = Field(description="width of the residual stream; paper: 384")
-    depth: Positive = Field(description="number of layers; paper: 7")
-    heads: Positive = Field(description="number of attention heads; paper: 12")
-    mlp_width: Positive = Field(description="hidden width of the MLP; paper: 384")
-    classes: int = Field(ge=2, description="number of classes")
-    dropout: Rate = Field(0.1, description="dropout rate after both linear maps of the MLP; paper: 0.1")
-
-    @model_validator(mode="after")
-    def divisible(self) -> "Model":
-        for part, whole in (("patch", "image_size"), ("heads", "width")):
-            if getattr(self, whole) % getattr(self, part):
-                raise ValueError(f"{part} {getattr(self, part)} does not divide {whole} {getattr(self, whole)}")
-        return self
 
 
 class Training(Schema):
@@ -87,7 +27,7 @@ class Training(Schema):
     warmup_epochs: float = Field(5, ge=0, description="epochs of linear warm-up; paper: 5")
     weight_decay: float = Field(5e-5, ge=0, description="L2 coefficient inside Adam; paper: 5e-5")
     gradient_clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient; null for none")
-    selection: Literal["val_accuracy", "val_nll"] = Field(
+    selection: Literal["val_accuracy", "val_mcc", "val_nll"] = Field(
         "val_accuracy", description="validation number of the best epoch"
     )
 
@@ -121,6 +61,7 @@ class Kernel(Schema):
 
     mlp_ratio: float = Field(1.0, gt=0, description="hidden width of its MLP over the width of the stream; paper: 1")
     mlp_first: bool = Field(False, description="MLP before attention; false: the order of a DiT block")
+    dropout: Rate = Field(0.1, description="dropout rate in the MLP and the two heads; authors: 0.1 in the heads")
 
 
 class Losses(Schema):
@@ -202,7 +143,7 @@ class Experiment(Schema):
     """One experiment: a data set, a backbone recipe, and the methods that the table compares."""
 
     data: Data = Field(description="data set and suites")
-    model: Model = Field(description="backbone")
+    model: ImageModel | TextModel = Field(discriminator="kind", description="backbone")
     training: Training = Field(Training(), description="training of the backbone")
     seeds: list[Annotated[int, Field(ge=0)]] = Field(
         min_length=1, description="seeds of split, weights, order, dropout; paper: 0-4"
@@ -231,6 +172,11 @@ class Experiment(Schema):
             return content
         base = content.get("director") or {}
         return content | {"variants": {name: _merged(base, part) for name, part in content["variants"].items()}}
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def image_unless_named(cls, content: Any) -> Any:
+        return {"kind": "image", **content} if isinstance(content, dict) else content
 
     @field_validator("methods", "published")
     @classmethod
@@ -276,15 +222,21 @@ class Experiment(Schema):
             raise ValueError("mc_dropout needs model.dropout above 0; raise it or drop the method mc_dropout")
         if self.comparison.reference not in rows:
             raise ValueError(f"comparison.reference {self.comparison.reference} is not among the methods {rows}")
+        return self
+
+    @model_validator(mode="after")
+    def model_reads_the_data(self) -> "Experiment":
+        kind = "text" if self.data.name in TEXTS else "image"
+        if self.model.kind != kind:
+            raise ValueError(f"model.kind is {self.model.kind}, but {self.data.name} holds {kind}s; set it to {kind}")
+        if kind == "text":
+            if any(self.kep_layers(backbone) for backbone in self.methods) and self.kep_svgp.variant != "sum":
+                raise ValueError(f"kep_svgp.variant {self.kep_svgp.variant}: texts differ in length; set it to sum")
+            return self
         normal = self.data.normalisation
         if not len(normal.mean) == len(normal.std) == self.model.channels:
             raise ValueError(
                 f"normalisation has {len(normal.mean)} means, {len(normal.std)} stds for {self.model.channels} channels"
-            )
-        made_from = self.data.corrupted and DATASETS[self.data.corrupted]
-        if self.data.corrupted and self.data.name not in made_from:
-            raise ValueError(
-                f"data.corrupted {self.data.corrupted!r} is not a shifted copy of data.name {self.data.name!r}"
             )
         return self
 
@@ -303,10 +255,10 @@ class Experiment(Schema):
         return 0 if backbone == "softmax" else self.model.depth if number == "all" else int(number)
 
     def model_of(self, backbone: str) -> dict[str, Any]:
-        """Settings of `ImageTransformer` for a backbone."""
+        """Settings of the backbone's model, see `director.recipes.train_backbone`."""
         kep = {f"kep_{key}": getattr(self.kep_svgp, key) for key in ("variant", "rank", "multiplier")}
         layers = self.kep_layers(backbone)
-        return self.model.model_dump() | ({"kep_layers": layers, **kep} if layers else {})
+        return self.model.model_dump(exclude={"kind"}) | ({"kep_layers": layers, **kep} if layers else {})
 
     def samples_of(self, method: str) -> list[int] | None:
         """Numbers of samples that a stochastic method's rows are made with; None for the others."""
@@ -318,8 +270,9 @@ class Experiment(Schema):
     @property
     def suites(self) -> dict[str, str]:
         """Suite of predictions -> data set it is made on, test suites only."""
-        corrupted = {"corrupted": self.data.corrupted} if self.data.corrupted else {}
-        return {"test": self.data.name, **corrupted, **{f"ood-{name}": name for name in self.data.out_of_distribution}}
+        own = {"test": self.data.name, "corrupted": self.data.corrupted, "shifted": self.data.shifted}
+        foreign = {f"ood-{name}": name for name in self.data.out_of_distribution}
+        return {suite: name for suite, name in own.items() if name} | foreign
 
 
 class Compute(Schema):

@@ -18,8 +18,9 @@ GROUPS = {
 }
 # column of the main table: (suite, metric); a suite `ood` is the mean over the out-of-distribution sets
 MAIN = {
-    **{name: ("test", name) for name in ("accuracy", "nll", "brier", "ece_15", "aurc", "auroc", "fpr95")},
+    **{name: ("test", name) for name in ("accuracy", "mcc", "nll", "brier", "ece_15", "aurc", "auroc", "fpr95")},
     **{f"corrupted_{name}": ("corrupted", name) for name in ("accuracy", "nll", "ece_15")},
+    **{f"shifted_{name}": ("shifted", name) for name in ("accuracy", "mcc", "nll", "ece_15")},
     **{f"ood_{name}": ("ood", f"ood_{name}") for name in ("auroc", "fpr95")},
 }
 COST = ["parameters", "train_seconds", "predict_seconds_per_1000"]
@@ -27,6 +28,7 @@ PUBLISHED = ["published_accuracy", "published_ece_15"]
 # readable table: heading, column, factor, decimals; the scale stands in the heading, files keep raw units
 READABLE = [
     ("accuracy %", "accuracy", 100, 1),
+    ("MCC x100", "mcc", 100, 1),
     ("NLL", "nll", 1, 3),
     ("Brier", "brier", 1, 3),
     ("ECE-15 %", "ece_15", 100, 1),
@@ -35,6 +37,10 @@ READABLE = [
     ("corrupted accuracy %", "corrupted_accuracy", 100, 1),
     ("corrupted NLL", "corrupted_nll", 1, 3),
     ("corrupted ECE-15 %", "corrupted_ece_15", 100, 1),
+    ("shifted accuracy %", "shifted_accuracy", 100, 1),
+    ("shifted MCC x100", "shifted_mcc", 100, 1),
+    ("shifted NLL", "shifted_nll", 1, 3),
+    ("shifted ECE-15 %", "shifted_ece_15", 100, 1),
     ("OOD AUROC %", "ood_auroc", 100, 1),
 ]
 
@@ -146,7 +152,10 @@ def ood_table(long: pd.DataFrame) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """The main table for the eye: mean ± standard deviation, the scale in the heading, a dash where undefined."""
+    """The main table for the eye: mean ± standard deviation, the scale in the heading, a dash where undefined.
+
+    Columns that no row has a number for are left out.
+    """
 
     def cell(row: pd.Series, column: str, factor: float, decimals: int) -> str:
         mean, std = row[column] * factor, row[f"{column}_std"] * factor
@@ -156,6 +165,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
     shown = table[[*ROW, "seeds"]].copy()
     for heading, column, factor, decimals in READABLE:
+        if table[column].isna().all():
+            continue
         shown[heading] = [cell(row, column, factor, decimals) for _, row in table.iterrows()]
     return shown
 

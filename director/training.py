@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from director.data.augment import epoch_order
 from director.device import (
     autocast,
     deterministic,
@@ -33,8 +32,8 @@ from director.resume import Progress, load_state, save_state
 
 log = logging.getLogger(__name__)
 
-# Validation numbers that may choose the best epoch, and how.
-SELECTIONS = {"val_accuracy": max, "val_mcc": max, "val_nll": min}
+# Validation numbers that may choose the best epoch, and the sign that makes the best the smallest.
+SELECTIONS = {"val_accuracy": -1, "val_mcc": -1, "val_nll": 1}
 # The sum of the losses is looked at every so many steps, as looking makes the CPU wait for the GPU.
 LOOK_EVERY = 16
 RUNAWAY = 10  # times the first epoch's loss: larger, yet finite, is lost too
@@ -81,11 +80,12 @@ def fit(
 
     loss: (inputs, labels, generator) -> {"loss": what is minimised, other terms to be logged: ...}, scalars; dropout
     may draw from torch's global generators, all else draws from `generator`. evaluate: validation numbers of the
-    model as it is, named val_... . train: a length and `batch(rows, view) -> (inputs, labels)` of numpy arrays.
+    model as it is, named val_... . train: what `director.data.dataset` calls examples: a length,
+    `epoch_batches(batch_size, seed, epoch)`, and `batch(rows, view) -> (inputs, labels)` of numpy arrays.
 
     Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine. gradient_clip: largest
-    2-norm of the whole gradient, None for none. selection: the validation number that chooses the epoch, the first
-    of equals; one of SELECTIONS. precision: `bfloat16` for autocast.
+    2-norm of the whole gradient, None for none. selection: the validation number that chooses the epoch, of equals
+    the one with the lowest val_nll; one of SELECTIONS. precision: `bfloat16` for autocast.
 
     A state is written to `state_file` about every `state_seconds` (0: after every step), and resumed if its
     `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call
@@ -105,7 +105,7 @@ def fit(
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.Adam(weights, lr=learning_rate, weight_decay=weight_decay, fused=True)
     progress = load_state(state_file, identity, model, optimiser)
-    steps_per_epoch = math.ceil(len(train) / batch_size)
+    steps_per_epoch = len(train.epoch_batches(batch_size, seed, epoch=0))
     steps, warmup_steps = epochs * steps_per_epoch, round(warmup_epochs * steps_per_epoch)
     if progress.step:
         log.info("resuming at step %d of %d", progress.step, steps)
@@ -131,11 +131,11 @@ def fit(
     earlier = progress.seconds
     with deterministic(device), _progress_bar(steps, progress.step) as advance:
         for epoch in range(progress.step // steps_per_epoch, epochs):
-            order = epoch_order(len(train), seed, epoch)
+            batches = train.epoch_batches(batch_size, seed, epoch)
             model.train()
-            for start in range(0, len(train), batch_size)[progress.step % steps_per_epoch :]:
+            for rows in batches[progress.step % steps_per_epoch :]:
                 rate = learning_rate_at(progress.step, steps, warmup_steps, learning_rate, final_learning_rate)
-                take_step(order[start : start + batch_size], epoch, rate)
+                take_step(rows, epoch, rate)
                 place = f"epoch {epoch + 1}, step {progress.step} of {steps}, learning rate {rate:.3g}"
                 ends_epoch = progress.step % steps_per_epoch == 0
                 due = time.monotonic() - saved >= state_seconds
@@ -188,8 +188,10 @@ def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, mod
         )
     progress.history.append(row)
     progress.sums = {}
-    values = [past[selection] for past in progress.history]
-    if values.index(SELECTIONS[selection](values)) == len(values) - 1:
+    # A few hundred validation examples often tie in accuracy; the likelihood then tells the epochs apart.
+    sign = SELECTIONS[selection]
+    best = min(progress.history, key=lambda past: (sign * past[selection], past.get("val_nll", 0.0)))
+    if best is row:
         progress.best_epoch = row["epoch"]
         progress.best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     log.info(", ".join(f"{name} {value:.4g}" for name, value in row.items()))

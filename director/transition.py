@@ -36,25 +36,31 @@ class TransitionKernel(nn.Module):
 
     At initialisation the mean is X[t] and the log-variance -3. width: d. heads: of its attention. mlp_ratio: hidden
     units of its MLP over d. mlp_first: MLP before attention, the order of a segment of the teacher's path; otherwise
-    attention first, the order of DiT.
+    attention first, the order of DiT. dropout: rate after both linear maps of the MLP and in the two heads.
     """
 
-    def __init__(self, width: int, heads: int, mlp_ratio: float = 1.0, mlp_first: bool = False) -> None:
+    def __init__(
+        self, width: int, heads: int, mlp_ratio: float = 1.0, mlp_first: bool = False, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         check_heads(width, heads)
         hidden = round(mlp_ratio * width)
-        if hidden < 1:
-            raise InputError(f"mlp_ratio {mlp_ratio} leaves the kernel's MLP no units; choose one above 0")
+        if hidden < 1 or not 0 <= dropout < 1:
+            raise InputError(
+                f"mlp_ratio {mlp_ratio} must leave the kernel's MLP a unit of {width}, and dropout {dropout} be in [0, 1)"
+            )
         self.mlp_first = mlp_first
         self.time = TimeEmbedding(width)
         self.modulation = _zeroed(nn.Linear(width, 6 * width))
         self.attention = SoftmaxAttention(width, heads, scale=(width // heads) ** -0.5)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width), nn.Dropout(dropout)
+        )
         self.norm = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
         self.mean, self.log_variance = (
-            nn.Sequential(nn.LayerNorm(width), _zeroed(nn.Linear(width, width))) for _ in range(2)
+            nn.Sequential(nn.LayerNorm(width), nn.Dropout(dropout), _zeroed(nn.Linear(width, width))) for _ in range(2)
         )
-        nn.init.constant_(self.log_variance[1].bias, LOG_VARIANCE_START)
+        nn.init.constant_(self.log_variance[-1].bias, LOG_VARIANCE_START)
 
     def forward(self, x: Tensor, t: int | Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean and log-variance, both [B, N, d], of the state after x [B, N, d].

@@ -46,6 +46,32 @@ TINY = {
     },
     "comparison": {"replicates": 100},
 }
+SHORT = {"epochs": 2, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 100}
+# the same of texts; what it does not name is that of TINY
+TINY_TEXTS = {
+    "data": {
+        "name": "agreement",
+        "train": 400,
+        "validation": 100,
+        "shifted": "agreement_shifted",
+        "test_examples": 60,
+    },
+    "model": {
+        "kind": "text",
+        "max_length": 12,
+        "vocabulary": 100,
+        "width": 8,
+        "depth": 2,
+        "heads": 2,
+        "mlp_width": 8,
+        "classes": 2,
+    },
+    "training": {**SHORT, "selection": "val_mcc"},
+    "seeds": [0],
+    "methods": {"softmax": ["mle", "director"]},
+    "kep_svgp": {},
+    "director": {"training": SHORT, "trajectory": {"source": "cache", "views": 1}, "samples": [2]},
+}
 
 
 @dataclass(frozen=True)
@@ -100,6 +126,15 @@ def study(tmp_path_factory) -> Study:
     made = Study(tmp_path_factory.mktemp("study"))
     made.settings()
     made.snakemake("--cores", "8", "all", "publish")
+    return made
+
+
+@pytest.fixture(scope="session")
+def text_study(tmp_path_factory) -> Study:
+    """A study of texts up to its predictions and one figure of them. Read only."""
+    made = Study(tmp_path_factory.mktemp("texts"))
+    made.settings(**TINY_TEXTS)
+    made.snakemake("--cores", "8", "results/figures/tiny/bayes.svg")
     return made
 
 

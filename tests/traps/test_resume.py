@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from director import recipes, training
+from director.data.augment import epoch_order
 from director.data.dataset import Dataset
 from director.resume import remove_state
 from director.training import fit
@@ -52,6 +53,10 @@ class Run:
 
     def __len__(self):
         return len(self.labels)
+
+    def epoch_batches(self, batch_size, seed, epoch):
+        order = epoch_order(len(self), seed, epoch)
+        return [order[start : start + batch_size] for start in range(0, len(self), batch_size)]
 
     def batch(self, rows, view=None):
         self.rows.append(rows.tolist())

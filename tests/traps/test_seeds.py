@@ -3,6 +3,9 @@
 import numpy as np
 
 from director.data.augment import crop_and_flip, epoch_order
+from director.data.dataset import Dataset, TextExamples
+from director.data.texts import Texts
+from director.data.tokenizer import train_tokenizer
 
 
 def augmented(images, examples, **keys):
@@ -43,3 +46,19 @@ def test_order_depends_on_seed_and_epoch_only():
     # a seed of more than 32 bits does not run into the epoch
     orders = {tuple(epoch_order(500, seed, epoch)) for seed in (0, 1, 2**32, 2**32 + 1) for epoch in (0, 1, 2)}
     assert len(orders) == 12
+
+
+def test_batches_of_texts_depend_on_seed_and_epoch_only():
+    """Trap 34 again: texts of like length share a batch, and still no batch depends on what was drawn before."""
+    texts = Texts.of("word " * (1 + number % 17) for number in range(500))
+    tokenizer = train_tokenizer(texts, 20)
+
+    def batches(seed, epoch):
+        examples = TextExamples(Dataset.clean("words", texts, None), tokenizer, max_length=20)
+        return [tuple(rows) for rows in examples.epoch_batches(8, seed, epoch)]
+
+    expected = batches(0, 9)
+    batches(0, 8)
+    np.random.seed(1)
+    assert batches(0, 9) == expected
+    assert len({tuple(batches(seed, epoch)) for seed in (0, 1, 2**32) for epoch in (0, 1, 2)}) == 9

@@ -14,19 +14,39 @@ LAYERS = [
     ["device", "noise", "attention", "backbones", "taps", "trajectory", "transition", "process"],
     [
         "data.augment",
+        "data.texts",
+        "data.tokenizer",
         "data.dataset",
+        "data.sources",
+        "data.splits",
+        "data.images",
+        "data.cifar_pickles",
+        "data.cifar",
+        "data.cifar10",
+        "data.cifar100",
+        "data.svhn",
+        "data.lsun",
         "data.digits",
         "data.digits_c",
+        "data.filters",
+        "data.corruptions",
+        "data.cifar10_c",
+        "data.cifar10_c_200",
         "data.photographs",
+        "data.cola",
+        "data.cola_ood",
+        "data.imdb",
+        "data.agreement",
+        "data.agreement_shifted",
         "data.fetch",
-        "data.splits",
+        "text",
         "resume",
         "prediction",
         "training",
         "recipes",
         "distillation",
     ],
-    ["job", "settings", "configuration", "options", "tables", "figures", "tracking", "__main__"],
+    ["job", "sections", "settings", "configuration", "options", "tables", "figures", "tracking", "__main__"],
 ]
 ORDER = {f"director.{name}": (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
@@ -60,7 +80,8 @@ def test_numbers_need_no_torch_and_only_tracking_knows_mlflow(path):
     if path.stem != "tracking":
         assert "mlflow" not in names
     assert "snakemake" not in names and "dvc" not in names
-    assert not names & {"pickle", "dill", "joblib", "shelve"}
+    if path.stem != "cifar_pickles":  # the publisher's own files, behind their MD5 and a list of allowed calls
+        assert not names & {"pickle", "dill", "joblib", "shelve"}
 
 
 def test_names_say_something():

@@ -243,7 +243,7 @@ def run(tmp_path):
     clean.save(tmp_path / "clean")
     rows = np.tile(np.arange(20), 2)
     corrupted = Dataset(
-        "grey_c", clean.images[rows] // 2, clean.labels[rows], rows, np.full(40, "fog"), np.repeat([1, 2], 20)
+        "grey_c", clean.inputs[rows] // 2, clean.labels[rows], rows, np.full(40, "fog"), np.repeat([1, 2], 20)
     )
     corrupted.save(tmp_path / "corrupted")
     dataset(6, "other").save(tmp_path / "other")
@@ -308,7 +308,7 @@ def test_other_parts_and_shifted_rows_follow_the_split(run):
 
 
 def test_without_a_split_all_rows_and_no_labels(run):
-    outside, cost = suite(run, dataset_folder=run / "other", split_file=None)
+    outside, cost = suite(run, dataset_folder=run / "other", split_file=None, labelled=False)
     assert outside.labels is None
     assert outside.logits.shape == (1, 6, 3)
     assert cost["examples"] == 6
@@ -376,6 +376,10 @@ def test_one_roll_out_has_no_disagreement_to_write(run):
         ({"samples": 3}, "samples is 3, but mle is a single pass"),
         ({"part": "tests"}, "part is 'tests'; .* has train, validation, test"),
         ({"method": "kep_svgp", "samples": 2}, "it has no random layer"),
+        (
+            {"method": "director", "depth_file": "depth.npz"},
+            "ImageTransformer has no path to roll out; give the weights",
+        ),
         ({"method": "director"}, "depth_file is None for method director; it is for director, which needs it"),
         ({"depth_file": "depth.npz"}, r"depth_file is depth\.npz for method mle; it is for director"),
     ],

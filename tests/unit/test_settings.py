@@ -16,21 +16,22 @@ from director.distillation import train_director
 from director.files import InputError
 from director.options import generated_files
 from director.process import LOSSES, Director
+from director.sections import DATASETS, SHIFTED, TEXTS, WITH_PROBABILITY, ImageModel, TextModel
 from director.settings import (
     Experiment,
     KepSvgp,
     Kernel,
     Losses,
-    Model,
     Training,
     TrajectorySource,
 )
 from director.taps import SOFTMAX_VARIANCES
+from director.text import TextTransformer
 from director.training import SELECTIONS, fit
 from director.trajectory import DTYPES
 
 ROOT = Path(__file__).resolve().parents[2]
-DIGITS = ROOT / "config/experiments/digits-director.yaml"  # it has every section
+DIGITS = ROOT / "config/experiments/digits.yaml"  # it has every section
 DIRECTOR = {"training": {"epochs": 30, "batch_size": 50}}
 
 
@@ -55,12 +56,21 @@ def changed(path: tuple, value) -> dict:
         (("data", "train"), None, ["data.train", "missing"]),
         (("data", "train"), -5, ["data.train", "-5", "greater than or equal to 1"]),
         (("data", "name"), "mnist", ["data.name", "'mnist'", "'digits'"]),
-        (("data", "corrupted"), "photographs", ["data", "'photographs'", "not a shifted copy"]),
+        (("data", "corrupted"), "photographs", ["data.corrupted", "'photographs'", "'digits_c'"]),
+        (("data", "corrupted"), "cifar10_c", ["data", "'cifar10_c'", "not a shifted copy of 'digits'"]),
+        (("data", "shifted"), "cola_ood", ["data", "digits holds images, cola_ood texts", "drop one"]),
+        (("data", "out_of_distribution"), ["imdb"], ["data", "digits holds images, imdb texts"]),
+        (("data", "name"), "imdb", ["data", "imdb holds texts, digits_c images"]),
+        (("data", "protocol"), "paper", ["data", "'paper' is for cola, not for digits"]),
+        (("data", "test_examples"), 0, ["data.test_examples", "greater than or equal to 1"]),
+        (("data", "normalisation"), None, ["data", "digits holds images: add normalisation"]),
         (("data", "normalisation", "std"), [0.0], ["data.normalisation.std.0", "0.0", "greater than 0"]),
         (("data", "normalisation", "mean"), [0.1, 0.2], ["2 means, 1 stds for 1 channels"]),
         (("model", "patch"), 3, ["model", "patch 3 does not divide image_size 8"]),
         (("model", "heads"), 5, ["model", "heads 5 does not divide width 64"]),
         (("model", "dropout"), 1.0, ["model.dropout", "1.0", "less than 1"]),
+        (("model", "pach"), 2, ["model.pach", "unknown key", "did you mean 'patch'"]),
+        (("model", "kind"), "sound", ["model:", "sound", "'image', 'text'"]),
         (("training", "learning_rate"), "fast", ["training.learning_rate", "'fast'"]),
         (("training", "epochs"), 5, ["training", "warmup_epochs 5"]),
         (("seeds",), [], ["seeds", "at least 1"]),
@@ -111,6 +121,71 @@ def test_every_problem_of_a_file_is_told_at_once(tmp_path):
     with pytest.raises(InputError) as caught:
         load_experiment(tmp_path / "wrong.yaml")
     assert len(str(caught.value).splitlines()) == 2
+
+
+TEXT = {
+    "data": {"name": "agreement", "train": 3000, "validation": 500, "shifted": "agreement_shifted"},
+    "model": {
+        "kind": "text",
+        "max_length": 24,
+        "vocabulary": 300,
+        "width": 32,
+        "depth": 2,
+        "heads": 2,
+        "mlp_width": 32,
+        "classes": 2,
+    },
+    "seeds": [0],
+    "methods": {"softmax": ["mle"], "kep_svgp_1": ["kep_svgp"]},
+    "kep_svgp": {"variant": "sum"},
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "words"),
+    [
+        ("data", {"normalisation": {"mean": [0], "std": [1]}}, ["data:", "agreement holds texts", "normalisation"]),
+        ("data", {"augmentation": {"flip": True}}, ["data:", "agreement holds texts", "augmentation"]),
+        ("data", {"shifted": "cola_ood"}, ["data:", "'cola_ood' belongs to 'cola', not to 'agreement'"]),
+        ("data", {"shifted": "imdb"}, ["data.shifted", "'imdb'", "'agreement_shifted'"]),
+        ("data", {"out_of_distribution": ["svhn"]}, ["agreement holds texts, svhn images: no model reads both"]),
+        ("model", {"kind": "image"}, ["model.image_size: missing"]),
+        ("model", {"image_size": 8}, ["model.image_size: unknown key", "max_length"]),
+        ("model", {"vocabulary": None}, ["model:", "set either vocabulary", "or tokenizer"]),
+        ("model", {"tokenizer": "a/b"}, ["model:", "set either vocabulary", "or tokenizer"]),
+        ("model", {"embedding": "a/b"}, ["model:", "embedding 'a/b'", "set tokenizer to it, not None"]),
+        ("model", {"heads": 3}, ["model:", "heads 3 does not divide width 32"]),
+        ("kep_svgp", {"variant": "concat"}, ["kep_svgp.variant concat: texts differ in length; set it to sum"]),
+    ],
+)
+def test_a_wrong_setting_of_a_text_experiment_is_one_line_too(tmp_path, section, changes, words):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(yaml.safe_dump(TEXT))
+    assert load_experiment(file).model.kind == "text"
+    file.write_text(yaml.safe_dump(TEXT | {section: TEXT[section] | changes}))
+    with pytest.raises(InputError) as caught:
+        load_experiment(file)
+    lines = str(caught.value).splitlines()
+    assert any(all(word in line for word in [str(file), *words]) for line in lines), lines
+
+
+def test_a_text_model_does_not_go_with_images_nor_an_image_model_with_texts():
+    for data, model in ((digits().model_dump()["data"], TEXT["model"]), (TEXT["data"], digits().model_dump()["model"])):
+        with pytest.raises(ValueError, match=r"model\.kind is \w+, but \w+ holds \w+s; set it to \w+"):
+            Experiment.model_validate(TEXT | {"data": data, "model": model})
+
+
+def test_suites_and_their_data_sets():
+    assert Experiment.model_validate(TEXT).suites == {"test": "agreement", "shifted": "agreement_shifted"}
+    assert digits().suites == {"test": "digits", "corrupted": "digits_c", "ood-photographs": "photographs"}
+
+
+def test_every_named_data_set_is_a_module_with_its_modality():
+    """The registry of names and the package of data sets are one."""
+    known = {path.stem for path in (ROOT / "director/data").glob("*.py") if "def fetch(" in path.read_text()}
+    assert known == set(DATASETS)
+    assert set(SHIFTED) | WITH_PROBABILITY < TEXTS and TEXTS.issubset(DATASETS)
+    assert {name for of in DATASETS.values() for name in of} | set(SHIFTED.values()) < set(DATASETS)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +313,10 @@ def test_every_option_is_described():
         for name, field in schema.model_fields.items():
             yield f"{schema.__name__}.{name}", field
 
-    from director import settings
+    from director import sections, settings
 
-    schemas = [c for c in vars(settings).values() if isinstance(c, type) and issubclass(c, settings.Schema)]
+    known = {**vars(sections), **vars(settings)}.values()
+    schemas = [c for c in known if isinstance(c, type) and issubclass(c, sections.Schema)]
     missing = [name for schema in schemas for name, field in fields(schema) if not field.description]
     assert missing == []
     assert [schema.__name__ for schema in schemas if not schema.__doc__] == ["Schema"]
@@ -251,7 +327,11 @@ def test_settings_are_the_arguments_of_what_they_set():
     fits = inspect.signature(fit).parameters
     models = inspect.signature(ImageTransformer).parameters
     assert set(Training.model_fields) <= set(fits)
-    assert set(Model.model_fields) <= set(models)
+    assert set(ImageModel.model_fields) - {"kind"} <= set(models)
+    texts = set(inspect.signature(TextTransformer).parameters)
+    assert set(TextModel.model_fields) - texts == {"kind", "vocabulary", "embedding"}, (
+        "which become tokenizer and table"
+    )
     assert set(digits().model_of("kep_svgp_all")) == set(models)
     assert set(Kernel.model_fields) <= set(inspect.signature(Director.from_teacher).parameters)
     assert {"kernel", "losses", "training"} <= set(inspect.signature(train_director).parameters)

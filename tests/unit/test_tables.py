@@ -60,8 +60,9 @@ def test_main_table(study):
     published = {"e": {"softmax": {"mle": {"accuracy": 0.83, "ece_15": None, "source": "a table"}}}}
     table = main_table(long_table(files), cost_table(costs), published)
     assert list(table.columns[:5]) == ["experiment", "backbone", "method", "samples", "seeds"]
-    assert list(table.columns[5:29]) == [name for column in MAIN for name in (column, f"{column}_std")]
-    assert list(table.columns[29:]) == [
+    measured = [name for column in MAIN for name in (column, f"{column}_std")]
+    assert list(table.columns[5:]) == [
+        *measured,
         "parameters",
         "train_seconds",
         "predict_seconds_per_1000",
@@ -112,6 +113,21 @@ def test_readable_table(study):
     assert len({len(line) for line in lines}) == 1, "aligned"
     assert "accuracy %" in lines[0] and "70.0 ± 14.1" in lines[2] and "90.0 " in lines[3]
     assert "nan" not in text
+    assert "MCC" not in lines[0] and "shifted" not in lines[0], "no row has them"
+
+
+def test_the_suite_shifted_and_mcc_have_columns_of_their_own(tmp_path, study):
+    files, costs = study
+    clean = dict.fromkeys(METRICS, 0.5) | {"mcc": 0.25}
+    files = [metrics_file(tmp_path, "mle", 0, "test", [clean])]
+    files.append(metrics_file(tmp_path, "mle", 0, "shifted", [clean | {"accuracy": 0.4, "mcc": -0.125}]))
+    table = main_table(long_table(files), cost_table(costs[:1]), {})
+    row = table.iloc[0]
+    assert (row["accuracy"], row["mcc"], row["shifted_accuracy"], row["shifted_mcc"]) == (0.5, 0.25, 0.4, -0.125)
+    assert math.isnan(row["corrupted_accuracy"]) and math.isnan(row["ood_auroc"])
+    shown = readable(table)
+    assert shown["MCC x100"][0] == "25.0" and shown["shifted MCC x100"][0] == "-12.5"
+    assert not [heading for heading in shown if heading.startswith(("corrupted", "OOD"))]
 
 
 def test_a_foreign_metrics_file_is_named(tmp_path):

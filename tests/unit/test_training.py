@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from director.data.augment import epoch_order
 from director.files import InputError
 from director.training import fit, learning_rate_at
 
@@ -37,6 +38,10 @@ class Points:
 
     def __len__(self):
         return len(self.labels)
+
+    def epoch_batches(self, batch_size, seed, epoch):
+        order = epoch_order(len(self), seed, epoch)
+        return [order[start : start + batch_size] for start in range(0, len(self), batch_size)]
 
     def batch(self, rows, view=None):
         self.seen.append((rows.tolist(), view))
@@ -150,6 +155,16 @@ def test_model_ends_with_the_first_best_epoch(tmp_path, selection, values, best)
     assert torch.equal(model[0].weight, weights[best - 1])
     assert not torch.equal(weights[best - 1], weights[best])
     assert not model.training
+
+
+def test_of_equally_accurate_epochs_the_most_likely_one_is_kept(tmp_path):
+    epochs = iter([(0.9, 0.4), (0.95, 0.5), (0.95, 0.3), (0.95, 0.35), (0.9, 0.1)])
+
+    def evaluate():
+        return dict(zip(("val_accuracy", "val_nll"), next(epochs), strict=True))
+
+    outcome, _ = train(tmp_path, network(), evaluate=evaluate, epochs=5, selection="val_accuracy")
+    assert outcome.best_epoch == 3
 
 
 def test_dropout_and_generator_depend_on_seed_and_step_alone(tmp_path):

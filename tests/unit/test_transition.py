@@ -83,3 +83,15 @@ def test_time_is_told_by_waves_of_period_two_pi_to_two_pi_times_ten_thousand():
 def test_a_kernel_without_hidden_units_is_refused():
     with pytest.raises(InputError, match=r"mlp_ratio 0\.01"):
         TransitionKernel(12, 3, mlp_ratio=0.01)
+    with pytest.raises(InputError, match=r"dropout 1\.5"):
+        TransitionKernel(12, 3, dropout=1.5)
+
+
+def test_dropout_acts_in_training_only_on_mean_and_variance():
+    made, x = kernel(dropout=0.5), states()
+    made.eval()
+    rested = made(x, 1)
+    torch.testing.assert_close(made(x, 1), rested, rtol=0, atol=0)
+    made.train()
+    for dropped, still in zip(made(x, 1), rested, strict=True):
+        assert not torch.allclose(dropped, still)

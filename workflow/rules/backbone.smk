@@ -18,8 +18,6 @@ rule train_backbone:
         gpu=GPUS,
     log:
         "logs/train_backbone/{experiment}/{backbone}/seed-{seed}.log",
-    benchmark:
-        "logs/train_backbone/{experiment}/{backbone}/seed-{seed}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

@@ -17,8 +17,6 @@ rule fit_temperature:
         method="|".join(SCALED),
     log:
         "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
-    benchmark:
-        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -37,8 +35,6 @@ rule pool_ensemble:
         code=code("pool_ensemble"),
     log:
         "logs/pool_ensemble/{experiment}/{backbone}/{suite}.log",
-    benchmark:
-        "logs/pool_ensemble/{experiment}/{backbone}/{suite}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

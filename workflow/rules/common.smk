@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 from director.configuration import load_configuration
 from director.files import InputError
 from director.provenance import code_digest
-from director.settings import DATASETS
+from director.sections import DATASETS, WITH_PROBABILITY
 
 try:
     CONFIGURATION, EXPERIMENTS = load_configuration(config, "config/config.yaml")
@@ -41,7 +41,7 @@ wildcard_constraints:
     backbone="[a-z0-9_]+",
     seed=r"\d+|pooled",
     method="[a-z0-9_]+",
-    suite="val|test|corrupted|ood-[a-z0-9_]+",
+    suite="val|test|corrupted|shifted|ood-[a-z0-9_]+",
     dataset="[a-z0-9_]+",
 
 
@@ -155,9 +155,10 @@ def predicted_dataset(wildcards):
 
 def prediction_options(wildcards):
     chosen = settings(wildcards)
+    limits = {"val": None, "corrupted": chosen.data.corrupted_examples}
     return {
-        "normalisation": chosen.data.normalisation.model_dump(),
-        "at_most": chosen.data.corrupted_examples if wildcards.suite == "corrupted" else None,
+        **chosen.data.model_dump(include={"normalisation"}),
+        "at_most": limits.get(wildcards.suite, chosen.data.test_examples),
         "samples": max(chosen.samples_of(wildcards.method) or [1]),
         "batch_size": chosen.predict_batch,
         "precision": chosen.precision,
@@ -177,8 +178,20 @@ def inside_of(wildcards):
     return [PREDICTIONS.format(**{**wildcards, "suite": "test"})] if wildcards.suite.startswith("ood-") else []
 
 
-FIGURES = [
-    f"results/figures/{experiment}/{figure}.svg"
-    for experiment in EXPERIMENTS
-    for figure in ["reliability", "risk_coverage", "severity"] + ["depth"] * bool(depths_of(experiment))
-]
+def probabilities_of(experiment):
+    """Suite -> data set, of those whose labels were drawn from a known distribution."""
+    suites = EXPERIMENTS[experiment].suites
+    return {suite: name for suite, name in suites.items() if suite in ("test", "shifted") and name in WITH_PROBABILITY}
+
+
+def figures_of(experiment):
+    """Names of an experiment's figures: those that its suites and rows have something to show in."""
+    drawn = {
+        "severity": EXPERIMENTS[experiment].data.corrupted,
+        "depth": depths_of(experiment),
+        "bayes": probabilities_of(experiment),
+    }
+    return ["reliability", "risk_coverage"] + [figure for figure, content in drawn.items() if content]
+
+
+FIGURES = [f"results/figures/{experiment}/{figure}.svg" for experiment in EXPERIMENTS for figure in figures_of(experiment)]

@@ -12,8 +12,6 @@ rule fetch_dataset:
         dataset="|".join(DATASETS),
     log:
         "logs/fetch_dataset/{dataset}.log",
-    benchmark:
-        "logs/fetch_dataset/{dataset}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -27,12 +25,10 @@ rule split_dataset:
     output:
         split=SPLIT,
     params:
-        code=code("split_dataset"),
-        sizes=lambda wildcards: settings(wildcards).data.model_dump(include={"train", "validation"}),
+        code=lambda wildcards: code("split_dataset", f"director.data.{settings(wildcards).data.name}"),
+        sizes=lambda wildcards: settings(wildcards).data.model_dump(include={"train", "validation", "protocol"}),
     log:
         "logs/split_dataset/{experiment}/seed-{seed}.log",
-    benchmark:
-        "logs/split_dataset/{experiment}/seed-{seed}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

@@ -12,8 +12,6 @@ rule measure:
         samples=lambda wildcards: settings(wildcards).samples_of(wildcards.method),
     log:
         "logs/measure/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
-    benchmark:
-        "logs/measure/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -31,8 +29,6 @@ rule compare:
         comparison=lambda wildcards: settings(wildcards).comparison.model_dump(),
     log:
         "logs/compare/{experiment}.log",
-    benchmark:
-        "logs/compare/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -54,8 +50,6 @@ rule tabulate:
         published={name: experiment.model_dump()["published"] for name, experiment in EXPERIMENTS.items()},
     log:
         "logs/tabulate.log",
-    benchmark:
-        "logs/tabulate.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -72,8 +66,6 @@ rule plot_reliability:
         code=code("plot_reliability"),
     log:
         "logs/plot_reliability/{experiment}.log",
-    benchmark:
-        "logs/plot_reliability/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -90,8 +82,6 @@ rule plot_risk_coverage:
         code=code("plot_risk_coverage"),
     log:
         "logs/plot_risk_coverage/{experiment}.log",
-    benchmark:
-        "logs/plot_risk_coverage/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -101,19 +91,35 @@ rule plot_risk_coverage:
 # How accuracy and calibration decay as the corruption grows.
 rule plot_severity:
     input:
-        metrics=lambda wildcards: files_of(wildcards.experiment, METRICS, [suite for suite in settings(wildcards).suites if not suite.startswith("ood-")]),
+        metrics=lambda wildcards: files_of(wildcards.experiment, METRICS, ["test", "corrupted"]),
     output:
         figure=report("results/figures/{experiment}/severity.svg", caption="../report/severity.rst", category="{experiment}", labels={"figure": "severity"}),
     params:
         code=code("plot_severity"),
     log:
         "logs/plot_severity/{experiment}.log",
-    benchmark:
-        "logs/plot_severity/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
         "../scripts/plot_severity.py"
+
+
+# Predicted probability against the true one, where it is known.
+rule plot_bayes:
+    input:
+        predictions=lambda wildcards: files_of(wildcards.experiment, PREDICTIONS, probabilities_of(wildcards.experiment)),
+        manifests=lambda wildcards: [raw(name) for name in probabilities_of(wildcards.experiment).values()],
+    output:
+        figure=report("results/figures/{experiment}/bayes.svg", caption="../report/bayes.rst", category="{experiment}", labels={"figure": "true probability"}),
+    params:
+        code=code("plot_bayes"),
+        suites=lambda wildcards: list(probabilities_of(wildcards.experiment)),
+    log:
+        "logs/plot_bayes/{experiment}.log",
+    conda:
+        ENVIRONMENT
+    script:
+        "../scripts/plot_bayes.py"
 
 
 # How much variance the student's kernel predicts at each step of its path.
@@ -126,8 +132,6 @@ rule plot_depth:
         code=code("plot_depth"),
     log:
         "logs/plot_depth/{experiment}.log",
-    benchmark:
-        "logs/plot_depth/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

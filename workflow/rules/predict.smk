@@ -21,8 +21,6 @@ rule predict:
         gpu=GPUS,
     log:
         "logs/predict/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
-    benchmark:
-        "logs/predict/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

@@ -21,8 +21,6 @@ rule publish_runs:
         mlflow=1,
     log:
         "logs/publish_runs/{experiment}.log",
-    benchmark:
-        "logs/publish_runs/{experiment}.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:
@@ -42,8 +40,6 @@ rule publish_tables:
         mlflow=1,
     log:
         "logs/publish_tables.log",
-    benchmark:
-        "logs/publish_tables.benchmark.tsv"
     conda:
         ENVIRONMENT
     script:

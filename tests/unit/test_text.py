@@ -1,0 +1,166 @@
+"""The text transformer: padding changes nothing, and its file says all that is needed to read a text."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from director.backbones import load_model, parameter_count, save_model
+from director.data.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
+from director.files import InputError
+from director.noise import ExampleNoise, fold, unfold
+from director.process import Director
+from director.taps import path_of
+from director.text import TextTransformer, pretrained_embedding
+from director.trajectory import capture
+
+TOKENIZER = train_tokenizer(["the key is here", "the keys are here", "a bird sings", "birds sing"], 60)
+SMALL = {"max_length": 7, "width": 12, "depth": 3, "heads": 3, "mlp_width": 10, "classes": 4, "tokenizer": TOKENIZER}
+KEP = {"kep_layers": 2, "kep_rank": 2, "kep_multiplier": 2}
+LENGTHS = (7, 1, 4)
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+
+
+def small(dtype=torch.float32, **changes):
+    torch.manual_seed(1)
+    return TextTransformer(**SMALL | changes).eval().to(dtype)
+
+
+def student(dtype=torch.float32, **changes):
+    """A student away from its start, where every step is the identity."""
+    made = Director.from_teacher(path_of(small(dtype, **changes))).eval()
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in made.kernel.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def texts(lengths=LENGTHS, width=7):
+    """Different tokens for each text, padded with a token that means something where it is real."""
+    tokens = torch.full((len(lengths), width), 3)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    for row, length in enumerate(lengths):
+        tokens[row, :length] = (torch.arange(length) + 5 * row + 2) % vocabulary_size(TOKENIZER)
+    return {"tokens": tokens, "mask": mask}
+
+
+def alone(row):
+    """One text of the batch without its padding."""
+    return {name: values[row : row + 1, : LENGTHS[row]] for name, values in texts().items()}
+
+
+def test_parameter_count_of_the_papers_cola_model_but_for_its_table():
+    words = [f"{a}{b}" for a in "abcdefghij" for b in "klmnopqrst"]
+    tokenizer = train_tokenizer(words * 2, 120)
+    model = TextTransformer(tokenizer=tokenizer, max_length=64, width=256, depth=5, heads=4, mlp_width=256, classes=2)
+    d, table = 256, vocabulary_size(tokenizer) * 256
+    block = 6 * (d * d + d) + 2 * 2 * d
+    assert parameter_count(model) == table + 64 * d + 5 * block + 2 * d + 2 * d + 2
+
+
+def test_an_embedding_is_table_and_position_and_zero_at_padding():
+    model, inputs = small(), texts()
+    x, mask = model.embedding(inputs)
+    assert torch.equal(mask, inputs["mask"]) and (x[~mask] == 0).all()
+    expected = model.embedding.table.weight[inputs["tokens"][2, 3]] + model.embedding.position[3]
+    assert torch.equal(x[2, 3], expected)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("make", [small, partial(small, **KEP), student], ids=["softmax", "kep_svgp", "student"])
+def test_a_text_has_the_same_logits_alone_and_padded_in_a_batch(make, dtype):
+    model, tolerance = make(dtype), {"rtol": 0, "atol": TOLERANCE[dtype]}
+    with torch.no_grad():
+        together = model(texts())
+        for row in range(len(LENGTHS)):
+            torch.testing.assert_close(model(alone(row)), together[row : row + 1], **tolerance)
+    assert (together[0] - together[2]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("make", [partial(small, **KEP), student], ids=["kep_svgp", "student"])
+def test_a_texts_samples_are_the_same_alone_and_padded_in_a_batch(make):
+    model = make()
+
+    def samples(inputs, examples):
+        folded = {name: fold(values, 3) for name, values in inputs.items()}
+        with torch.no_grad():
+            return unfold(model(folded, ExampleNoise(5, examples, 3)), 3)
+
+    together = samples(texts(), [10, 11, 12])
+    assert together.std(0).min() > 1e-6
+    for row in range(len(LENGTHS)):
+        torch.testing.assert_close(samples(alone(row), [10 + row]), together[:, row : row + 1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_students_profile_and_losses_do_not_see_padding():
+    made, teacher = student(), path_of(small())
+    short, padded = texts((4, 2), width=4), texts((4, 2), width=7)
+    torch.testing.assert_close(made.forward_with_profile(padded)[1], made.forward_with_profile(short)[1])
+    torch.testing.assert_close(made.path_loss(capture(teacher, padded)), made.path_loss(capture(teacher, short)))
+
+
+@pytest.mark.parametrize("changes", [{}, KEP, {"embedding_width": 5}], ids=["softmax", "kep_svgp", "table"])
+def test_a_saved_text_model_comes_back_with_its_tokenizer(tmp_path, changes):
+    save_model(tmp_path / "a.safetensors", small(**changes), {"seed": 3})
+    again, _ = load_model(tmp_path / "a.safetensors")
+    assert isinstance(again, TextTransformer)
+    torch.testing.assert_close(again(texts()), small(**changes)(texts()))
+    assert load_tokenizer(again.settings["tokenizer"]).encode("the keys").tokens[0] == "the"
+    save_model(tmp_path / "student.safetensors", student(**changes), {})
+    student_again, _ = load_model(tmp_path / "student.safetensors")
+    torch.testing.assert_close(student_again(texts()), student(**changes)(texts()))
+    assert student_again.settings["teacher"]["settings"]["tokenizer"] == TOKENIZER
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_length": 0}, "max_length is 0"),
+        ({"heads": 5}, "5 heads do not divide a width of 12"),
+        (
+            {"kep_layers": 1, "kep_variant": "concat"},
+            "kep_variant is 'concat'; texts differ in length, which needs `sum`",
+        ),
+        ({"tokenizer": "{}"}, "not the JSON of a tokenizer"),
+    ],
+)
+def test_bad_sizes_are_named(changes, message):
+    with pytest.raises(InputError, match=message):
+        small(**changes)
+
+
+def test_a_text_longer_than_the_model_is_refused():
+    with pytest.raises(InputError, match="a text of 9 tokens was given to a model of max_length 7"):
+        small()(texts((9,), width=9))
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A small pretrained encoder with its tokenizer, as a folder."""
+    from tokenizers import Tokenizer
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    fast = Tokenizer.from_str(TOKENIZER)
+    PreTrainedTokenizerFast(tokenizer_object=fast, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    rows = vocabulary_size(TOKENIZER) + 3
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=rows, **sizes)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_pretrained_table_has_the_scale_of_a_fresh_one(encoder):
+    from transformers import AutoModel
+
+    table = pretrained_embedding(str(encoder))
+    assert table.shape == (vocabulary_size(TOKENIZER) + 3, 8) and table.dtype == torch.float32
+    assert table.mean().abs() < 1e-6 and table.std() == pytest.approx(1)
+    given = AutoModel.from_pretrained(encoder).get_input_embeddings().weight.detach()
+    assert np.corrcoef(table.flatten(), given.flatten())[0, 1] == pytest.approx(1)
+
+
+def test_an_encoder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"embedding .*nothing: cannot be loaded .* give a folder"):
+        pretrained_embedding(str(tmp_path / "nothing"))
