@@ -47,7 +47,7 @@ class TransitionKernel(nn.Module):
         hidden = round(mlp_ratio * width)
         if hidden < 1 or not 0 <= dropout < 1:
             raise InputError(
-                f"mlp_ratio {mlp_ratio} must leave the kernel's MLP a unit of {width}, and dropout {dropout} be in [0, 1)"
+                f"mlp_ratio {mlp_ratio} must leave the MLP one of {width} units or more, dropout {dropout} be in [0, 1)"
             )
         self.mlp_first = mlp_first
         self.time = TimeEmbedding(width)
