@@ -60,6 +60,7 @@ def pool_ensemble(
             "samples": len(weights),
             "weights": weights,
             "data": member.about.get("data"),
+            "generated": member.about.get("generated", False),
             "commit": git_commit(),
             "versions": versions("numpy"),
         }

@@ -220,7 +220,7 @@ def predict_suite(
     training_cost = read_json(training_cost_file)
     model, _ = load_model(weights_file, device)
     dataset = Dataset.load(dataset_folder)
-    data = dataset.about["fingerprint"]
+    data, generated = dataset.about["fingerprint"], dataset.about.get("generated", False)
     if split_file is not None:
         split = load_split(split_file)
         if part not in split:
@@ -249,6 +249,7 @@ def predict_suite(
         "seed": seed,
         "weights": file_digest(weights_file),
         "data": data,
+        "generated": generated,
         "precision": precision,
         "commit": git_commit(),
         "versions": versions("torch", "numpy"),

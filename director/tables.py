@@ -48,14 +48,16 @@ READABLE = [
 def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:
     """Every metric of every run, one number per line.
 
-    Columns: experiment, backbone, method, samples, seed, suite, shift, severity, pooling, n, metric, value; value is
-    empty where the metric is undefined. Rows in the order of the files.
+    Columns: experiment, backbone, method, samples, seed, suite, generated (whether its inputs were made here rather than
+    published), shift, severity, pooling, n, metric, value; value is empty where the metric is undefined. Rows in the
+    order of the files.
     """
     lines = []
     for path in metrics_files:
         content = read_json(path)
         try:
             about = {key: content["about"][key] for key in ("experiment", "backbone", "method", "seed", "suite")}
+            about["generated"] = content["about"].get("generated", False)
             for record in content["records"]:
                 cell = {key: record[key] for key in ("samples", "shift", "severity", "pooling", "n")}
                 metrics = {key: value for key, value in record.items() if key not in cell}
@@ -64,7 +66,7 @@ def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:
             raise InputError(
                 f"{path}: not a file of metrics (no {error}); delete it and run the pipeline again"
             ) from error
-    order = [*ROW, "seed", "suite", "shift", "severity", "pooling", "n", "metric", "value"]
+    order = [*ROW, "seed", "suite", "generated", "shift", "severity", "pooling", "n", "metric", "value"]
     return pd.DataFrame(lines, columns=order).astype({"value": float, "seed": str})
 
 
@@ -114,10 +116,12 @@ def cost_table(cost_files: Iterable[str | Path]) -> pd.DataFrame:
 def main_table(long: pd.DataFrame, cost: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     """One row per (experiment, backbone, method, samples); a metric is followed by its standard deviation over seeds.
 
-    Raw units. `published` maps experiment -> backbone -> method -> {accuracy, ece_15, source}.
+    Raw units. `generated` names the suites whose inputs were made here rather than published. `published` maps experiment -> backbone -> method -> {accuracy, ece_15, source}.
     """
     table = with_spread(per_run(long), ROW).reset_index()
     table = table.merge(cost.reset_index()[[*ROW[:3], *COST]], on=ROW[:3], how="left", validate="many_to_one")
+    made = long[long["generated"]].groupby("experiment")["suite"].unique().map(" ".join)
+    table.insert(len(ROW) + 1, "generated", table["experiment"].map(made).fillna(""))
     known = [published.get(row[0], {}).get(row[1], {}).get(row[2]) or {} for row in table[ROW].itertuples(index=False)]
     for column in PUBLISHED:
         table[column] = [row.get(column.removeprefix("published_")) for row in known]
@@ -131,9 +135,9 @@ def corruption_table(long: pd.DataFrame) -> pd.DataFrame:
     ]
     group_of = {kind: group for group, kinds in GROUPS.items() for kind in kinds}
     cells = cells.assign(group=cells["shift"].map(group_of).fillna("other"))
-    keys = [*ROW, "group", "shift", "seed"]
+    keys = [*ROW, "generated", "group", "shift", "seed"]
     runs = cells.groupby([*keys, "metric"], sort=False)["value"].mean().unstack("metric")
-    groups = runs.reset_index("shift", drop=True).groupby([*ROW, "group", "seed"], sort=False).mean()
+    groups = runs.reset_index("shift", drop=True).groupby([*ROW, "generated", "group", "seed"], sort=False).mean()
     groups = pd.concat({"all": groups}, names=["shift"]).reorder_levels(keys)
     return with_spread(pd.concat([runs, groups]), keys[:-1]).reset_index()
 
@@ -144,11 +148,11 @@ def ood_table(long: pd.DataFrame) -> pd.DataFrame:
     parts = cells["metric"].str.extract(r"ood_(?P<metric>auroc|aupr_in|aupr_out|fpr95)_?(?P<score>.*)")
     cells = cells.assign(metric=parts["metric"], score=parts["score"].replace("", "max_softmax"))
     runs = (
-        cells.groupby([*ROW, "suite", "score", "seed", "metric"], sort=False)["value"]
+        cells.groupby([*ROW, "suite", "generated", "score", "seed", "metric"], sort=False)["value"]
         .mean()
         .unstack("metric", sort=False)
     )
-    return with_spread(runs, [*ROW, "suite", "score"]).reset_index()
+    return with_spread(runs, [*ROW, "suite", "generated", "score"]).reset_index()
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -168,6 +172,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         if table[column].isna().all():
             continue
         shown[heading] = [cell(row, column, factor, decimals) for _, row in table.iterrows()]
+    if table["generated"].any():
+        shown["generated"] = table["generated"].replace("", "-")
     return shown
 
 

@@ -23,6 +23,7 @@ METRICS = ("accuracy", "nll", "brier", "ece_15", "aurc", "auroc", "fpr95")
 
 def metrics_file(folder, method, seed, suite, records, samples=1):
     about = {"experiment": "e", "backbone": "softmax", "method": method, "seed": seed, "suite": suite}
+    about |= {"generated": suite == "corrupted"}
     cell = {"samples": samples, "pooling": "softmax", "shift": "clean", "severity": 0, "n": 4}
     path = folder / f"{method}-{seed}-{suite}.json"
     write_json(path, {"about": about, "records": [cell | record for record in records]})
@@ -59,9 +60,9 @@ def test_main_table(study):
     files, costs = study
     published = {"e": {"softmax": {"mle": {"accuracy": 0.83, "ece_15": None, "source": "a table"}}}}
     table = main_table(long_table(files), cost_table(costs), published)
-    assert list(table.columns[:5]) == ["experiment", "backbone", "method", "samples", "seeds"]
+    assert list(table.columns[:6]) == ["experiment", "backbone", "method", "samples", "seeds", "generated"]
     measured = [name for column in MAIN for name in (column, f"{column}_std")]
-    assert list(table.columns[5:]) == [
+    assert list(table.columns[6:]) == [
         *measured,
         "parameters",
         "train_seconds",
@@ -128,6 +129,16 @@ def test_the_suite_shifted_and_mcc_have_columns_of_their_own(tmp_path, study):
     shown = readable(table)
     assert shown["MCC x100"][0] == "25.0" and shown["shifted MCC x100"][0] == "-12.5"
     assert not [heading for heading in shown if heading.startswith(("corrupted", "OOD"))]
+
+
+def test_generated_suites_are_marked_in_every_table(study):
+    files, costs = study
+    long = long_table(files)
+    assert set(long[long["generated"]]["suite"]) == {"corrupted"}
+    table = main_table(long, cost_table(costs), {})
+    assert list(table["generated"]) == ["corrupted"] * 2
+    assert list(readable(table)["generated"]) == ["corrupted"] * 2
+    assert corruption_table(long)["generated"].all() and not ood_table(long)["generated"].any()
 
 
 def test_a_foreign_metrics_file_is_named(tmp_path):
