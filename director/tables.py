@@ -48,9 +48,9 @@ READABLE = [
 def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:
     """Every metric of every run, one number per line.
 
-    Columns: experiment, backbone, method, samples, seed, suite, generated (whether its inputs were made here rather than
-    published), shift, severity, pooling, n, metric, value; value is empty where the metric is undefined. Rows in the
-    order of the files.
+    Columns: experiment, backbone, method, samples, seed, suite, generated (whether its inputs were made here rather
+    than published), shift, severity, pooling, n, metric, value; value is empty where the metric is undefined. Rows in
+    the order of the files.
     """
     lines = []
     for path in metrics_files:
@@ -116,7 +116,8 @@ def cost_table(cost_files: Iterable[str | Path]) -> pd.DataFrame:
 def main_table(long: pd.DataFrame, cost: pd.DataFrame, published: Mapping[str, Any]) -> pd.DataFrame:
     """One row per (experiment, backbone, method, samples); a metric is followed by its standard deviation over seeds.
 
-    Raw units. `generated` names the suites whose inputs were made here rather than published. `published` maps experiment -> backbone -> method -> {accuracy, ece_15, source}.
+    Raw units. `generated` names the suites whose inputs were made here rather than published. `published` maps
+    experiment -> backbone -> method -> {accuracy, ece_15, source}.
     """
     table = with_spread(per_run(long), ROW).reset_index()
     table = table.merge(cost.reset_index()[[*ROW[:3], *COST]], on=ROW[:3], how="left", validate="many_to_one")
