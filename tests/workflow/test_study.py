@@ -151,13 +151,14 @@ def test_what_is_compared_are_rows_of_the_main_table(study):
 
 
 def test_every_job_leaves_a_log_and_says_what_it_cost(study):
-    logs = {path.relative_to(study.folder / "logs").parts[0].split(".")[0] for path in study.folder.rglob("*.log")}
+    folder = study.folder / "logs"
+    logs = {path.relative_to(folder).parts[0].split(".")[0] for path in folder.rglob("*.log")}
     ran = set(study.plan("--forceall", "all", "publish")) - {"all", "publish"}
     assert ran <= logs
     for rule, pattern in {"train_backbone": "backbone/cost.json", "train_director": "director/cost.json"}.items():
         assert rule in ran
         assert list((study.folder / "results").rglob(pattern))
-    assert list((study.folder / "logs/cache_trajectory").rglob("*.benchmark.tsv"))
+    assert list((folder / "cache_trajectory").rglob("*.benchmark.tsv"))
 
 
 def test_report_holds_the_figures_and_their_captions(study, tmp_path):
