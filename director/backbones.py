@@ -211,20 +211,8 @@ class ImageTransformer(Transformer):
         kep_multiplier: int = 10,
     ) -> None:
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        embedding = ImageEmbedding(image_size, channels, patch, width)
-        super().__init__(
-            embedding,
-            width=width,
-            depth=depth,
-            heads=heads,
-            mlp_width=mlp_width,
-            classes=classes,
-            dropout=dropout,
-            kep_layers=kep_layers,
-            kep_variant=kep_variant,
-            kep_rank=kep_rank,
-            kep_multiplier=kep_multiplier,
-        )
+        shared = {name: settings[name] for name in settings if name not in ("image_size", "channels", "patch")}
+        super().__init__(ImageEmbedding(image_size, channels, patch, width), **shared)
         self.settings = settings
 
 

@@ -68,19 +68,8 @@ class TextTransformer(Transformer):
         if kep_layers and kep_variant != "sum":
             raise InputError(f"kep_variant is {kep_variant!r}; texts differ in length, which needs `sum`")
         embedding = TextEmbedding(vocabulary_size(tokenizer), max_length, width, embedding_width or width)
-        super().__init__(
-            embedding,
-            width=width,
-            depth=depth,
-            heads=heads,
-            mlp_width=mlp_width,
-            classes=classes,
-            dropout=dropout,
-            kep_layers=kep_layers,
-            kep_variant=kep_variant,
-            kep_rank=kep_rank,
-            kep_multiplier=kep_multiplier,
-        )
+        own = ("tokenizer", "max_length", "embedding_width")
+        super().__init__(embedding, **{name: settings[name] for name in settings if name not in own})
         self.settings = settings
 
 
