@@ -122,7 +122,7 @@ def main_table(long: pd.DataFrame, cost: pd.DataFrame, published: Mapping[str, A
     table = with_spread(per_run(long), ROW).reset_index()
     table = table.merge(cost.reset_index()[[*ROW[:3], *COST]], on=ROW[:3], how="left", validate="many_to_one")
     made = long[long["generated"]].groupby("experiment")["suite"].unique().map(" ".join)
-    table.insert(len(ROW) + 1, "generated", table["experiment"].map(made).fillna(""))
+    table.insert(len(ROW) + 1, "generated", [made.get(experiment, "") for experiment in table["experiment"]])
     known = [published.get(row[0], {}).get(row[1], {}).get(row[2]) or {} for row in table[ROW].itertuples(index=False)]
     for column in PUBLISHED:
         table[column] = [row.get(column.removeprefix("published_")) for row in known]
