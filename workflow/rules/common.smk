@@ -158,6 +158,8 @@ def prediction_options(wildcards):
     limits = {"val": None, "corrupted": chosen.data.corrupted_examples}
     return {
         **chosen.data.model_dump(include={"normalisation"}),
+        "part": "validation" if wildcards.suite == "val" else "test",
+        "labelled": not wildcards.suite.startswith("ood-"),
         "at_most": limits.get(wildcards.suite, chosen.data.test_examples),
         "samples": max(chosen.samples_of(wildcards.method) or [1]),
         "batch_size": chosen.predict_batch,

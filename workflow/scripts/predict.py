@@ -7,14 +7,11 @@ from director.prediction import predict_suite
 
 start(snakemake.log[0])
 wildcards, params = snakemake.wildcards, snakemake.params
-foreign = wildcards.suite.startswith("ood-")
 predict_suite(
     weights_file=snakemake.input.weights,
     training_cost_file=snakemake.input.training_cost,
     dataset_folder=Path(snakemake.input.manifest).parent,
-    split_file=None if foreign or wildcards.suite == "shifted" else snakemake.input.split,
-    part="validation" if wildcards.suite == "val" else "test",
-    labelled=not foreign,
+    split_file=None if wildcards.suite.startswith(("ood-", "shifted")) else snakemake.input.split,
     method=wildcards.method,
     seed=int(wildcards.seed),
     about={key: wildcards[key] for key in ("experiment", "backbone", "suite")} | {"code": params.code},
