@@ -88,25 +88,9 @@ def paired_bootstrap(
         raise InputError(f"{len(runs)} runs and {len(reference)} reference runs: give at least 1 of each")
     if replicates < 1 or not 0 < level < 1:
         raise InputError(f"{replicates} replicates at level {level}: give at least 1, and a level between 0 and 1")
-    aligned = [_sorted(run) for run in (*runs, *reference)]
-    names = [f"run {n}" for n in range(len(runs))] + [f"reference run {n}" for n in range(len(reference))]
-    for name, run in zip(names, aligned, strict=True):
-        _require_same_inputs(aligned[0], run, name)
-    starts, counts = np.unique(aligned[0].example, return_index=True, return_counts=True)[1:]
-
-    def difference(examples: NDArray[np.int64]) -> float | None:
-        rows = _ranges(starts[examples], counts[examples])
-        values = [metric(_Drawn(run, rows)) for run in aligned]
-        return None if None in values else float(np.mean(values[: len(runs)]) - np.mean(values[len(runs) :]))
-
-    result = {"difference": difference(np.arange(len(starts))), "lower": None, "upper": None}
-    if result["difference"] is not None:
-        generator = np.random.default_rng(seed)
-        drawn = [difference(generator.integers(len(starts), size=len(starts))) for _ in range(replicates)]
-        if None not in drawn:
-            lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-            result |= {"lower": float(lower), "upper": float(upper)}
-    return result
+    first, second = _aligned(runs, reference)
+    values = [[_replicated(metric, run, replicates, seed) for run in side] for side in (first, second)]
+    return _interval(*values, level)
 
 
 def compare_rows(
@@ -128,16 +112,20 @@ def compare_rows(
         run = Predictions.load(file)
         rows.setdefault((run.about["backbone"], run.about["method"]), {})[str(run.about["seed"])] = run
     base = rows.pop(tuple(reference))
+    aligned = {row: _aligned(list(runs.values()), list(base.values()))[0] for row, runs in rows.items()}
     lines = []
     for metric in COMPARED:
         before = {seed: metric(run) for seed, run in base.items()}
+        values = [_replicated(metric, _sorted(run), replicates) for run in base.values()]
         found = []
         for (backbone, method), runs in rows.items():
             pairs = [(metric(run), before[seed]) for seed, run in runs.items() if seed in before]
             samples = next(iter(runs.values())).pool().about["samples"]
             line = {"backbone": backbone, "method": method, "samples": samples}
             line |= {"metric": metric.__name__, "reference": "/".join(reference), "runs": len(runs), "level": level}
-            line |= paired_bootstrap(metric, list(runs.values()), list(base.values()), replicates, level=level)
+            line |= _interval(
+                [_replicated(metric, run, replicates) for run in aligned[backbone, method]], values, level
+            )
             found.append(line | {"p": paired_test(*zip(*pairs, strict=True)) if pairs else None})
         for line, adjusted in zip(found, holm([line["p"] for line in found]), strict=True):
             lines.append(line | {"p_holm": adjusted})
@@ -146,6 +134,44 @@ def compare_rows(
         writer = csv.DictWriter(file, ["experiment", *COLUMNS], lineterminator="\n")
         writer.writeheader()
         writer.writerows({"experiment": experiment} | line for line in lines)
+
+
+def _aligned(
+    runs: Sequence[Predictions], reference: Sequence[Predictions]
+) -> tuple[list[Predictions], list[Predictions]]:
+    """Both pooled and sorted, if they have the same examples with the same labels."""
+    aligned = [_sorted(run) for run in (*runs, *reference)]
+    names = [f"run {n}" for n in range(len(runs))] + [f"reference run {n}" for n in range(len(reference))]
+    for name, run in zip(names, aligned, strict=True):
+        _require_same_inputs(aligned[0], run, name)
+    return aligned[: len(runs)], aligned[len(runs) :]
+
+
+def _replicated(
+    metric: Callable[[Predictions], float | None], run: Predictions, replicates: int, seed: int = 0
+) -> list[float | None]:
+    """The metric of a sorted run, then of each replicate; the draws depend on seed and number of examples alone."""
+    starts, counts = np.unique(run.example, return_index=True, return_counts=True)[1:]
+    generator = np.random.default_rng(seed)
+    draws = (generator.integers(len(starts), size=len(starts)) for _ in range(replicates))
+    rows = (_ranges(starts[examples], counts[examples]) for examples in (np.arange(len(starts)), *draws))
+    return [metric(_Drawn(run, chosen)) for chosen in rows]
+
+
+def _interval(
+    runs: list[list[float | None]], reference: list[list[float | None]], level: float
+) -> dict[str, float | None]:
+    """`difference`, `lower`, `upper` of what `_replicated` gave for each run."""
+    result = dict.fromkeys(("difference", "lower", "upper"))
+    point, *drawn = zip(*runs, *reference, strict=True)  # one tuple per replicate
+    if None not in point:
+        result["difference"] = float(np.mean(point[: len(runs)]) - np.mean(point[len(runs) :]))
+        if not any(None in values for values in drawn):
+            values = np.array(drawn)  # [replicates, runs + reference]
+            differences = values[:, : len(runs)].mean(1) - values[:, len(runs) :].mean(1)
+            lower, upper = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2])
+            result |= {"lower": float(lower), "upper": float(upper)}
+    return result
 
 
 class _Drawn:
