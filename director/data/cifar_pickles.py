@@ -1,7 +1,7 @@
 """The official Python batches of CIFAR-10 and CIFAR-100: the only pickles that this package reads.
 
-A pickle is a program. These are run because their publisher offers them in no other form under these names, and many
-users have just them. Two fences: only a file with the known MD5 is opened at all, and its program may call nothing but
+A pickle is a program. These are read because many users have just them, though their publisher offers a binary form,
+too. Two fences: only a file with the known MD5 is opened at all, and its program may call nothing but
 what puts an array together.
 """
 

@@ -64,6 +64,20 @@ def data(tmp_path):
     return tmp_path
 
 
+def common(folder):
+    """Arguments that every training job of these tests shares."""
+    return {
+        "dataset_folder": folder / "bright",
+        "split_file": folder / "split.npz",
+        "normalisation": NORMALISATION,
+        "augmentation": AUGMENTATION,
+        "seed": 3,
+        "about": {"experiment": "test", "backbone": "softmax"},
+        "device": "cpu",
+        "threads": 1,
+    }
+
+
 def backbone(folder, name="backbone", model=(), training=(), **options):
     out = folder / name
     files = {
@@ -73,16 +87,9 @@ def backbone(folder, name="backbone", model=(), training=(), **options):
         "settings_file": out / "settings.yaml",
     }
     arguments = {
-        "dataset_folder": folder / "bright",
-        "split_file": folder / "split.npz",
+        **common(folder),
         "model": MODEL | dict(model),
         "training": SETTINGS | {"epochs": 4, "selection": "val_accuracy"} | dict(training),
-        "normalisation": NORMALISATION,
-        "augmentation": AUGMENTATION,
-        "seed": 3,
-        "about": {"experiment": "test", "backbone": "softmax"},
-        "device": "cpu",
-        "threads": 1,
     }
     train_backbone(**arguments | files | options)
     return files
@@ -196,14 +203,7 @@ def student(folder, name="director", teacher="backbone", losses=(), training=(),
         "losses": LOSSES | dict(losses),
         "training": SETTINGS | dict(training),
         "samples": 2,
-        "dataset_folder": folder / "bright",
-        "split_file": folder / "split.npz",
-        "normalisation": NORMALISATION,
-        "augmentation": AUGMENTATION,
-        "seed": 3,
-        "about": {"experiment": "test", "backbone": "softmax"},
-        "device": "cpu",
-        "threads": 1,
+        **common(folder),
     }
     train_director(**arguments | files | options)
     return files
