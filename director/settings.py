@@ -27,8 +27,8 @@ class Training(Schema):
     warmup_epochs: float = Field(5, ge=0, description="epochs of linear warm-up; paper: 5")
     weight_decay: float = Field(5e-5, ge=0, description="L2 coefficient inside Adam; paper: 5e-5")
     gradient_clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient; null for none")
-    selection: Literal["val_accuracy", "val_mcc", "val_nll"] = Field(
-        "val_accuracy", description="validation number of the best epoch"
+    selection: Literal["val_accuracy", "val_mcc", "val_nll", "last"] = Field(
+        "val_accuracy", description="validation number of the best epoch, or last: no epoch is chosen"
     )
 
     @model_validator(mode="after")

