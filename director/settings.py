@@ -132,9 +132,10 @@ class Comparison(Schema):
 
 
 class Published(Schema):
-    """A published number to stand beside ours; raw units (0.8474, not 84.74)."""
+    """Published numbers to stand beside ours, at the row of the most samples; raw units (0.8474, not 84.74)."""
 
     accuracy: float | None = Field(None, ge=0, le=1, description="published accuracy")
+    mcc: float | None = Field(None, ge=-1, le=1, description="published Matthews correlation coefficient")
     ece_15: float | None = Field(None, ge=0, le=1, description="published expected calibration error, 15 bins")
     source: str = Field(description="where the numbers are printed: paper and table")
 

@@ -24,7 +24,7 @@ MAIN = {
     **{f"ood_{name}": ("ood", f"ood_{name}") for name in ("auroc", "fpr95")},
 }
 COST = ["parameters", "train_seconds", "predict_seconds_per_1000"]
-PUBLISHED = ["published_accuracy", "published_ece_15"]
+PUBLISHED = ["published_accuracy", "published_mcc", "published_ece_15"]
 # readable table: heading, column, factor, decimals; the scale stands in the heading, files keep raw units
 READABLE = [
     ("accuracy %", "accuracy", 100, 1),
@@ -117,15 +117,19 @@ def main_table(long: pd.DataFrame, cost: pd.DataFrame, published: Mapping[str, A
     """One row per (experiment, backbone, method, samples); a metric is followed by its standard deviation over seeds.
 
     Raw units. `generated` names the suites whose inputs were made here rather than published. `published` maps
-    experiment -> backbone -> method -> {accuracy, ece_15, source}.
+    experiment -> backbone -> method -> {accuracy, mcc, ece_15, source}; they stand at the row of the most samples.
     """
     table = with_spread(per_run(long), ROW).reset_index()
     table = table.merge(cost.reset_index()[[*ROW[:3], *COST]], on=ROW[:3], how="left", validate="many_to_one")
     made = long[long["generated"]].groupby("experiment")["suite"].unique().map(" ".join)
     table.insert(len(ROW) + 1, "generated", [made.get(experiment, "") for experiment in table["experiment"]])
-    known = [published.get(row[0], {}).get(row[1], {}).get(row[2]) or {} for row in table[ROW].itertuples(index=False)]
+    most = table.groupby(ROW[:3])["samples"].transform("max") == table["samples"]
+    known = [
+        (published.get(experiment, {}).get(backbone, {}).get(method) or {}) if quoted else {}
+        for (experiment, backbone, method, _), quoted in zip(table[ROW].itertuples(index=False), most, strict=True)
+    ]
     for column in PUBLISHED:
-        table[column] = [row.get(column.removeprefix("published_")) for row in known]
+        table[column] = [numbers.get(column.removeprefix("published_")) for numbers in known]
     return table.astype(dict.fromkeys(PUBLISHED, float))
 
 

@@ -68,6 +68,7 @@ def test_main_table(study):
         "train_seconds",
         "predict_seconds_per_1000",
         "published_accuracy",
+        "published_mcc",
         "published_ece_15",
     ]
     mle, ensemble = table.iloc[0], table.iloc[1]
@@ -80,6 +81,15 @@ def test_main_table(study):
     assert mle["predict_seconds_per_1000"] == pytest.approx(2.0) and mle["train_seconds"] == pytest.approx(2.7)
     assert mle["published_accuracy"] == 0.83 and math.isnan(mle["published_ece_15"])
     assert math.isnan(ensemble["published_accuracy"])
+
+
+def test_published_numbers_stand_at_the_row_of_the_most_samples(study, tmp_path):
+    files, costs = study
+    many = metrics_file(tmp_path / "ten", "mle", 0, "test", [dict.fromkeys(METRICS, 0.9)], samples=10)
+    published = {"e": {"softmax": {"mle": {"mcc": 0.32, "source": "a table"}}}}
+    table = main_table(long_table([*files, many]), cost_table(costs), published).set_index(["method", "samples"])
+    assert table.loc[("mle", 10), "published_mcc"] == 0.32
+    assert table["published_mcc"].notna().sum() == 1
 
 
 def test_companion_tables(study):
