@@ -14,6 +14,7 @@ from scipy.special import xlogy
 matplotlib.use("svg")  # no display on a cluster
 import matplotlib.pyplot as plt
 import seaborn as sns
+from matplotlib.ticker import LogLocator, NullLocator
 
 from director.files import replacing
 from director.metrics import ece_15, reliability, risk_coverage
@@ -213,6 +214,11 @@ def plot_depth(files: Iterable[str | Path], out_file: str | Path) -> None:
         }
         sns.lineplot(part, x="step", y="variance", errorbar="sd", ax=axis, **look)
         axis.set(title=student, yscale="log", ylabel="predicted variance", xticks=part["step"].unique())
+        low, high = axis.get_ylim()
+        if high < 100 * low:  # powers of ten alone would leave one or two ticks
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_locator(NullLocator())
         axis.get_legend().remove()
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
