@@ -18,7 +18,7 @@ Samples = Annotated[list[Positive], Field(min_length=1), AfterValidator(lambda n
 
 
 class Training(Schema):
-    """One plain loop: Adam with L2, warm-up, cosine, best epoch by validation (method.md, section 6)."""
+    """One plain loop: Adam with L2, warm-up, cosine, an epoch chosen by validation (method.md, section 6)."""
 
     epochs: Positive = Field(300, description="passes over the training examples; paper: 300")
     batch_size: Positive = Field(128, description="examples per step; paper: 128")

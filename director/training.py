@@ -81,7 +81,7 @@ def fit(
     compile: bool = False,
     state_seconds: float = 30.0,
 ) -> Fit:
-    """Train `model` in place; it ends in evaluation mode with the weights of its best epoch.
+    """Train `model` in place; it ends in evaluation mode with the weights of the chosen epoch.
 
     loss: (inputs, labels, generator) -> {"loss": what is minimised, other terms to be logged: ...}, scalars; dropout
     may draw from torch's global generators, all else draws from `generator`. evaluate: validation numbers of the
@@ -180,7 +180,7 @@ def _refuse_divergence(what: str, tensors: list[Tensor], place: str) -> None:
 
 
 def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, model: nn.Module) -> None:
-    """Add the epoch's row to the history, and keep the weights if it is the best so far."""
+    """Add the epoch's row to the history, and keep the weights if it is the one to choose so far."""
     number, sign = SELECTIONS[selection]
     if number not in row:
         raise InputError(f"selection is {selection!r}, but an epoch gives {', '.join(row)}; choose one of them")

@@ -195,3 +195,5 @@ def test_environment_for_conda_users_is_that_of_the_lock(study):
     locked = set(re.findall(r"^([a-z0-9-]+)==", (study.checkout / "requirements.lock").read_text(), re.MULTILINE))
     wanted = project["dependencies"] + project["optional-dependencies"]["test"]
     assert {re.match(r"[a-z0-9-]+", item)[0] for item in wanted} <= locked
+    # pip cannot install an extra without its dependencies, so that the Makefile repeats what it holds
+    assert project["optional-dependencies"]["text-demo"][0] in (study.checkout / "Makefile").read_text()
