@@ -13,7 +13,7 @@ include: "workflow/rules/data.smk"
 include: "workflow/rules/backbone.smk"
 include: "workflow/rules/predict.smk"
 include: "workflow/rules/baselines.smk"
-include: "workflow/rules/director.smk"
+include: "workflow/rules/student.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/publish.smk"
 
@@ -23,5 +23,6 @@ report: "workflow/report/workflow.rst"
 rule all:
     default_target: True
     input:
-        TABLES,
+        MAIN,
+        OTHER_TABLES,
         FIGURES,

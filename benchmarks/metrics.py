@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from sklearn import metrics as sklearn
 
-from director.comparison import paired_bootstrap
-from director.metrics import METRICS, accuracy, brier, ece_15, nll, summary
-from director.predictions import Predictions
+from director.numbers.comparison import paired_bootstrap
+from director.numbers.metrics import METRICS, accuracy, brier, ece_15, nll, summary
+from director.numbers.predictions import Predictions
 
 
 def seconds(action: Callable[[], Any]) -> float:

@@ -6,19 +6,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from director.files import InputError
+from director.errors import InputError
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """Print every metric of a predictions file."""
-    from director.metrics import ood_summary, records
-    from director.predictions import Predictions
+    from director.numbers.metrics import ood_summary, records
+    from director.numbers.predictions import Predictions
 
-    inside = Predictions.load(arguments.file)
-    measured = records(inside, arguments.pooling, arguments.samples)
+    predictions = Predictions.load(arguments.file)
+    measured = records(predictions, arguments.pooling, arguments.samples)
     detected = None
     if arguments.ood:
-        detected = ood_summary(inside, Predictions.load(arguments.ood), arguments.pooling, arguments.samples)
+        outside = Predictions.load(arguments.ood)
+        detected = ood_summary(predictions, outside, arguments.pooling, arguments.samples)
     if arguments.json:
         print(json.dumps({"records": measured, "ood": detected} if detected else measured, indent=1))
         return
@@ -31,7 +32,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Validate a predictions file and say what it holds."""
-    from director.predictions import Predictions
+    from director.numbers.predictions import Predictions
 
     predictions = Predictions.load(arguments.file)
     samples, rows, classes = predictions.logits.shape
@@ -45,7 +46,7 @@ def check(arguments: argparse.Namespace) -> None:
 def options(arguments: argparse.Namespace) -> None:
     """Write what is generated from the schema of the settings: JSON schemas and docs/options.md."""
     from director.files import write_text
-    from director.options import generated_files
+    from director.settings.pages import generated_files
 
     for path, text in generated_files().items():
         write_text(path, text)
@@ -60,7 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader has seen enough, as `head` does
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has closed it
         sys.stdout = None
     return 0
 
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _record_table(records: list[dict[str, Any]]) -> str:
-    """One record downwards, several as rows, without the columns that are undefined in all."""
+    """One record as lines of name and value; several as a table, without the columns that are undefined in all."""
     if len(records) == 1:
         return _aligned([[name, value] for name, value in records[0].items()])
     names = [name for name in records[0] if any(record[name] is not None for record in records)]
@@ -112,8 +113,8 @@ def _aligned(rows: list[list[Any]]) -> str:
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     return "\n".join(
         "  ".join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.rjust(width) if column else text.ljust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in texts
     )

@@ -1,16 +1,17 @@
-"""Where models run: device, threads, precision, memory, and torch's random numbers."""
+"""How models run: device, threads, precision, modes of modules, memory, and torch's random numbers."""
 
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from director.files import InputError
+from director.errors import InputError
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -44,12 +45,27 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """A numpy array, or a mapping of arrays, as tensors on `device`."""
+    """Arrays and tensors, alone or in mappings, as tensors on `device`; their precision stays."""
     if isinstance(batch, Mapping):
-        return {name: to_device(array, device) for name, array in batch.items()}
-    tensor = torch.from_numpy(batch)
+        return {name: to_device(part, device) for name, part in batch.items()}
+    tensor = batch if isinstance(batch, Tensor) else torch.from_numpy(batch)
     # From pinned memory the copy does not wait for the kernels before it, so the next batch is made meanwhile.
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@contextmanager
+def module_modes(model: nn.Module, training: Callable[[nn.Module], bool] = lambda module: False) -> Iterator[None]:
+    """Set whether each module trains (`training`; evaluation by default), and put all back, also after an error."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in before:
+            module.training = training(module)
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
 
 
 @contextmanager

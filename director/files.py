@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and one error for input that cannot be used."""
+"""Files that are either whole or not there."""
 
 import hashlib
 import json
@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
-class InputError(ValueError):
-    """Bad input (settings, data file, weights, predictions): the message names the value and the remedy."""
+from director.errors import InputError
 
 
 @contextmanager

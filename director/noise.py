@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from director.files import InputError
+from director.errors import InputError
 
 
 class Noise(Protocol):
@@ -76,13 +76,13 @@ class ExampleNoise:
                 f"noise for {self.samples} samples of {count} examples was asked for {shape[0]} rows: "
                 "fold the batch (director.noise.fold) and give the numbers of exactly its examples"
             )
-        # The samples of an example share its tokens; all its tokens where there is no mask.
-        places = [slice(None)] * count if mask is None else [row.nonzero().squeeze(1) for row in mask[:count].cpu()]
+        # Positions of each example's real tokens, the same in all its samples; without a mask all are real.
+        positions = [slice(None)] * count if mask is None else [row.nonzero().squeeze(1) for row in mask[:count].cpu()]
         noise = torch.zeros(self.samples, count, *shape[1:], device=device)  # [S, B, ...]
-        for row, (example, own) in enumerate(zip(self.examples, places, strict=True)):
+        for row, (example, real) in enumerate(zip(self.examples, positions, strict=True)):
             self.generator.manual_seed(_mix(self.seed, example, step))
-            own_shape = shape[1:] if mask is None else (len(own), *shape[2:])
-            noise[:, row, own] = torch.randn(self.samples, *own_shape, generator=self.generator, device=device)
+            example_shape = shape[1:] if mask is None else (len(real), *shape[2:])
+            noise[:, row, real] = torch.randn(self.samples, *example_shape, generator=self.generator, device=device)
         return noise.flatten(0, 1)  # [S*B, ...]
 
 

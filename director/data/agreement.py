@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.texts import Texts
 
 Item = TypeVar("Item")
@@ -46,7 +46,8 @@ WORDS = Words(
     ("arriving", "falling", "singing", "sleeping", "waiting"),
     ("avoiding", "finding", "helping", "seeing", "watching"),
 )
-# Some of these are kept for `agreement_shifted`; their letters occur in the others, so that word pieces spell them.
+# Those added here occur in `agreement_shifted` only. Their letters occur in the words above, so that a tokenizer that
+# was trained on `agreement` can spell them.
 ALL_WORDS = Words(
     (*WORDS.nouns, "captain", "cloud", "mountain", "painter", "sailor", "tiger"),
     (*WORDS.intransitive, "dancing", "shouting"),
@@ -83,7 +84,7 @@ def bayes_probability(sentence: str) -> float:
     return 1 - NOISE[predicate] if is_acceptable(sentence) else NOISE[predicate]
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """6,000 different sentences with 0 to 2 distractors, half of them acceptable before their labels are drawn."""
     return generate("agreement", COUNT, DISTRACTORS, WORDS, seed=0)
 
@@ -94,11 +95,11 @@ def generate(name: str, count: int, distractors: tuple[int, ...], words: Words, 
     distractors: how many nouns may stand between subject and verb, each number equally often.
     """
     rng = np.random.default_rng(seed)
-    sentences: dict[str, None] = {}  # in the order of insertion, unlike a set
+    sentences: dict[str, None] = {}  # a set that keeps the order of insertion
     while len(sentences) < count:
         flaw = None if len(sentences) % 2 else rng.choice(FLAWS, p=FLAW_SHARE)
-        sentence = _sentence(words, _any(distractors, rng), flaw, rng)
-        if is_acceptable(sentence) is (flaw is None):  # two neighbours may be alike in class
+        sentence = _sentence(words, _any_of(distractors, rng), flaw, rng)
+        if is_acceptable(sentence) is (flaw is None):  # to exchange two words of one class is no flaw
             sentences[sentence] = None
     texts = rng.permutation(list(sentences))
     acceptable = np.array([bayes_probability(text) for text in texts])
@@ -112,34 +113,38 @@ def _sentence(words: Words, distractors: int, flaw: str | None, rng: np.random.G
     plural = bool(rng.integers(2))
     sentence = _noun_phrase(words, plural, rng)
     for _ in range(distractors):
-        sentence += [_any(PREPOSITIONS, rng), *_noun_phrase(words, bool(rng.integers(2)), rng)]
+        sentence += [_any_of(PREPOSITIONS, rng), *_noun_phrase(words, bool(rng.integers(2)), rng)]
     sentence += _predicate(words, plural is not (flaw == "agreement"), rng)
     if flaw == "order":
-        place = rng.integers(len(sentence) - 1)
-        sentence[place : place + 2] = sentence[place + 1], sentence[place]
+        first = rng.integers(len(sentence) - 1)
+        sentence[first : first + 2] = sentence[first + 1], sentence[first]
     if flaw == "missing":
-        del sentence[_any([place for place, word in enumerate(sentence) if LETTERS[word] in "nN"], rng)]
+        nouns = [position for position, word in enumerate(sentence) if LETTERS[word] in "nN"]
+        del sentence[_any_of(nouns, rng)]
     return " ".join(sentence)
 
 
 def _noun_phrase(words: Words, plural: bool, rng: np.random.Generator) -> list[str]:
-    adjective = [_any(ADJECTIVES, rng)] if rng.random() < ADJECTIVE_SHARE else []
-    return [_any(DETERMINERS, rng), *adjective, _any(words.nouns, rng) + "s" * plural]
+    adjective = [_any_of(ADJECTIVES, rng)] if rng.random() < ADJECTIVE_SHARE else []
+    return [_any_of(DETERMINERS, rng), *adjective, _any_of(words.nouns, rng) + "s" * plural]
 
 
 def _predicate(words: Words, plural: bool, rng: np.random.Generator) -> list[str]:
     verb = "are" if plural else "is"
     kind = rng.choice(list(NOISE), p=SHARE)
     if kind == "copula":
-        return [verb, _any(ADJECTIVES, rng)]
+        return [verb, _any_of(ADJECTIVES, rng)]
     if kind == "intransitive":
-        return [verb, _any(words.intransitive, rng)]
-    return [verb, _any(words.transitive, rng), *_noun_phrase(words, bool(rng.integers(2)), rng)]
+        return [verb, _any_of(words.intransitive, rng)]
+    return [verb, _any_of(words.transitive, rng), *_noun_phrase(words, bool(rng.integers(2)), rng)]
 
 
-def _any(choices: Sequence[Item], rng: np.random.Generator) -> Item:
+def _any_of(choices: Sequence[Item], rng: np.random.Generator) -> Item:
     return choices[rng.integers(len(choices))]
 
 
 def _classes(sentence: str) -> str:
     return "".join(LETTERS[word] for word in sentence.split())
+
+
+DATASET = Description("agreement", "texts", fetch, has_probability=True)

@@ -7,7 +7,7 @@ an interruption can change what a model sees of an example.
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from director.files import InputError
+from director.errors import InputError
 
 # SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): a counter that
 # moves by GOLDEN and a finaliser, which is a bijection of 64-bit words.
@@ -26,7 +26,7 @@ def crop_and_flip(
 ) -> np.ndarray:
     """Shift each image by up to `padding` pixels either way, filling with zeros; if `flip`, mirror half of them.
 
-    images: uint8 [B, H, W, C]. examples: int64 [B], who they are: the shift and the flip of an example depend on
+    images: uint8 [B, H, W, C]. examples: int64 [B], the numbers of the images: shift and flip depend on
     (seed, view, example) alone. Returns uint8 [B, H, W, C]. Raises InputError for a negative number.
     """
     _refuse_negative(seed=seed, view=view, padding=padding, example=min(examples, default=0))

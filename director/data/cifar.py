@@ -1,6 +1,6 @@
-"""What CIFAR-10 and CIFAR-100 have in common: their publisher's files, and the forms in which others hand them on.
+"""What CIFAR-10 and CIFAR-100 have in common: their publisher's files, and the formats in which others publish them.
 
-Whatever the form, the same arrays come out: images in the publisher's order, train then test.
+Whatever the format, the same arrays come out: images in the publisher's order, train then test.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from director.data.cifar_pickles import read_batch
 from director.data.dataset import Dataset
 from director.data.images import check_labels, decode_table, read_parquet, read_strips
 from director.data.sources import DOWNLOADS, download, first_of, from_folders, from_hub, in_folder, unpack, verify
-from director.files import InputError
+from director.errors import InputError
 
 PUBLISHER = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3072  # bytes of an image: 32x32 red, then green, then blue
@@ -54,7 +54,7 @@ class Cifar:
 
 @dataclass(frozen=True)
 class Part:
-    """Images uint8 [N, 32, 32, 3] and labels int64 [N] as found in `where`, not yet checked."""
+    """Images uint8 [N, 32, 32, 3] and labels int64 [N] as they are in the file `where`, not yet checked."""
 
     where: str
     images: np.ndarray
@@ -82,7 +82,7 @@ def fetch_cifar(cifar: Cifar) -> Dataset:
 
 
 def read_folder(cifar: Cifar, folder: Path) -> Dataset | None:
-    """The set from `folder`, in the first form in which it is there; None if it is there in none."""
+    """The set in the first of FORMS that `folder` has, else from an archive; None if there is neither."""
     for form, read in FORMS.items():
         parts = {name: part for name in cifar.parts if (part := read(cifar, folder, name)) is not None}
         if parts:
@@ -96,10 +96,10 @@ def read_folder(cifar: Cifar, folder: Path) -> Dataset | None:
 
 def _unpacked(cifar: Cifar, archive: Path) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
-        found = read_folder(cifar, unpack(archive, Path(folder) / cifar.name))
-    if found is None:
+        dataset = read_folder(cifar, unpack(archive, Path(folder) / cifar.name))
+    if dataset is None:
         raise InputError(f"{archive}: holds neither {cifar.binary} nor {cifar.python}; take the publisher's archive")
-    return found
+    return dataset
 
 
 def _from_hub(cifar: Cifar) -> Dataset:
@@ -135,9 +135,11 @@ def _python(cifar: Cifar, folder: Path, part: str) -> Part | None:
 
 
 def _parquet(cifar: Cifar, folder: Path, part: str) -> Part | None:
-    places = [folder / cifar.config, folder] if folder.name == cifar.name else []
-    paths = next((found for place in places if (found := sorted(place.glob(f"{part}-*.parquet")))), None)
-    if paths is None:
+    if folder.name != cifar.name:
+        return None
+    name = f"{part}-*.parquet"
+    paths = sorted((folder / cifar.config).glob(name)) or sorted(folder.glob(name))
+    if not paths:
         return None
     where = ", ".join(map(str, paths))
     return Part(where, *decode_table(where, read_parquet(paths), "img", cifar.label_column))
@@ -160,8 +162,8 @@ FORMS: dict[str, Callable[[Cifar, Path, str], Part | None]] = {
 
 def _files(cifar: Cifar, folder: Path, inner: str, names: list[str]) -> list[Path] | None:
     """The files `names` in the folder `inner` of `folder`, or in `folder` itself if its name says what it holds."""
-    for place in [folder / inner] + [folder] * (folder.name in (cifar.name, inner)):
-        paths = [place / name for name in names]
+    for parent in [folder / inner] + [folder] * (folder.name in (cifar.name, inner)):
+        paths = [parent / name for name in names]
         missing = [path for path in paths if not path.is_file()]
         if not missing:
             return paths
@@ -178,8 +180,8 @@ def _interleaved(pixels: np.ndarray) -> np.ndarray:
 def _dataset(cifar: Cifar, parts: dict[str, Part], form: str) -> Dataset:
     missing = [name for name in cifar.parts if name not in parts]
     if missing and not (cifar.test_alone and missing == ["train"]):
-        there = ", ".join(part.where for part in parts.values())
-        raise InputError(f"{cifar.name}: the {missing[0]} part is missing beside {there}; provide both parts")
+        present = ", ".join(part.where for part in parts.values())
+        raise InputError(f"{cifar.name}: the {missing[0]} part is missing beside {present}; provide both parts")
     checked = [_checked(cifar, name, part) for name, part in parts.items()]
     return Dataset.clean(
         cifar.name,
@@ -202,8 +204,8 @@ def _checked(cifar: Cifar, name: str, part: Part) -> Part:
     check_labels(part.where, part.labels, cifar.classes)
     of_each = np.bincount(part.labels, minlength=cifar.classes)
     if (of_each != count // cifar.classes).any():
-        odd = np.flatnonzero(of_each != count // cifar.classes)[0]
-        raise InputError(f"{part.where}: {of_each[odd]} images of class {odd}, not {count // cifar.classes}")
+        wrong = np.flatnonzero(of_each != count // cifar.classes)[0]
+        raise InputError(f"{part.where}: {of_each[wrong]} images of class {wrong}, not {count // cifar.classes}")
     return _in_official_order(cifar.parts[name], part)
 
 
@@ -213,22 +215,22 @@ def _in_official_order(batches: tuple[Batch, ...], part: Part) -> Part:
     The hub's CIFAR-10 was made by walking through the publisher's archive, where batch 4 comes first; without this
     an image would have another number there than in every other form.
     """
-    known = {batch.binary_md5: place for place, batch in enumerate(batches)}
-    if None in known:
+    number_of = {batch.binary_md5: number for number, batch in enumerate(batches)}
+    if None in number_of:
         return part
     blocks = np.arange(len(part.labels)).reshape(len(batches), -1)  # rows of each batch, all of one size
-    places = []
+    numbers = []  # of the batches, in the order of this copy
     for rows in blocks:
         planes = part.images[rows].transpose(0, 3, 1, 2).reshape(len(rows), PIXELS)
         content = np.column_stack([part.labels[rows].astype(np.uint8), planes])
         digest = hashlib.md5(content.tobytes(), usedforsecurity=False).hexdigest()
-        if digest not in known:
+        if digest not in number_of:
             raise InputError(
                 f"{part.where}: images {rows[0]:,} to {rows[-1]:,} are not one of the publisher's batches; "
                 "delete it and provide it again"
             )
-        places.append(known[digest])
-    if len(set(places)) < len(places):
+        numbers.append(number_of[digest])
+    if len(set(numbers)) < len(numbers):
         raise InputError(f"{part.where}: holds a batch twice; delete it and provide it again")
-    order = blocks[np.argsort(places)].ravel()
-    return part if places == sorted(places) else Part(part.where, part.images[order], part.labels[order])
+    order = blocks[np.argsort(numbers)].ravel()
+    return part if numbers == sorted(numbers) else Part(part.where, part.images[order], part.labels[order])

@@ -5,10 +5,8 @@ Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 200
 
 from pathlib import Path
 
-import numpy as np
-
 from director.data.cifar import Batch, Cifar, fetch_cifar
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.splits import balanced_split
 
 CIFAR10 = Cifar(
@@ -39,11 +37,9 @@ CIFAR10 = Cifar(
 )
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """Images uint8 [60000, 32, 32, 3], the 50,000 for training first, in the publisher's order; labels 0..9."""
     return fetch_cifar(CIFAR10)
 
 
-def split(dataset: Dataset, train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
-    """The balanced split (director.data.splits), the same for every seed."""
-    return balanced_split(dataset, train, validation)
+DATASET = Description("cifar10", "images", fetch, balanced_split)

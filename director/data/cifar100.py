@@ -5,10 +5,8 @@ Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 200
 
 from pathlib import Path
 
-import numpy as np
-
 from director.data.cifar import Batch, Cifar, fetch_cifar
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.splits import balanced_split
 
 CIFAR100 = Cifar(
@@ -33,7 +31,7 @@ CIFAR100 = Cifar(
 )
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """Images uint8 [60000, 32, 32, 3], the 50,000 for training first; fine labels 0..99.
 
     From a folder that holds the test part alone: its 10,000 images, enough for an out-of-distribution suite.
@@ -41,6 +39,4 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
     return fetch_cifar(CIFAR100)
 
 
-def split(dataset: Dataset, train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
-    """The balanced split (director.data.splits), the same for every seed; InputError without a train part."""
-    return balanced_split(dataset, train, validation)
+DATASET = Description("cifar100", "images", fetch, balanced_split)

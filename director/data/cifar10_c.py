@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from director.data.corruptions import SEVERITIES, SHAPE, STANDARD, corrupt
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.sources import DOWNLOADS, Unavailable, from_folders, local_folders, unpack, verify
-from director.files import InputError
+from director.errors import InputError
 
 FOLDER = "cifar10c"
 TRAIN, TEST = 50_000, 10_000  # images of CIFAR-10; those of the test come last
@@ -42,24 +42,24 @@ MD5 = {
     "jpeg_compression": "2b9cc4c864e0193bb64db8d7728f8187",
     "labels": "c439b113295ed5254878798ffe28fd54",
 }
-Found = tuple[list[str], np.ndarray, dict[str, Any]]  # kinds, images uint8 [kinds * 5 * N, 32, 32, 3], about
+Corrupted = tuple[list[str], np.ndarray, dict[str, Any]]  # kinds, images uint8 [kinds * 5 * N, 32, 32, 3], about
 logger = logging.getLogger(__name__)
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """All 10,000 test images: 15 x 5 x 10,000 rows, kind by kind, severity by severity."""
-    return fetch_every(1, "cifar10_c", inputs)
+    return fetch_every(1, "cifar10_c", made_from)
 
 
-def fetch_every(step: int, name: str, inputs: dict[str, Path]) -> Dataset:
+def fetch_every(step: int, name: str, made_from: dict[str, Path]) -> Dataset:
     """Every `step`-th test image under every corruption and severity; `example` is the row in the set `cifar10`.
 
     The images lie in a file without a name, so that memory stays bounded. about: `generated`, and which corruptions
     are `missing`.
     """
-    clean = Dataset.load(inputs["cifar10"])
+    clean = Dataset.load(made_from["cifar10"])
     if len(clean) != TRAIN + TEST:
-        raise InputError(f"{inputs['cifar10']}: {len(clean):,} images, not the {TRAIN + TEST:,} of CIFAR-10")
+        raise InputError(f"{made_from['cifar10']}: {len(clean):,} images, not the {TRAIN + TEST:,} of CIFAR-10")
     example = np.arange(TRAIN, TRAIN + TEST, step)
     try:
         kinds, images, about = from_folders(FOLDER, lambda folder: _published(folder, clean, example))
@@ -82,7 +82,7 @@ def fetch_every(step: int, name: str, inputs: dict[str, Path]) -> Dataset:
     )
 
 
-def _generated(clean: Dataset, example: np.ndarray) -> Found:
+def _generated(clean: Dataset, example: np.ndarray) -> Corrupted:
     frost = next((path for folder in local_folders(FOLDER) if (path := folder / "frost").is_dir()), None)
     kinds = [kind for kind in STANDARD if frost or kind != "frost"]
     if frost is None:
@@ -101,11 +101,11 @@ def _generated(clean: Dataset, example: np.ndarray) -> Found:
     return kinds, _stacked(kinds, len(example), corrupted), about
 
 
-def _published(folder: Path, clean: Dataset, example: np.ndarray) -> Found | None:
-    """The rows of `example` in the publisher's files in `folder`; None if they are not there."""
-    for place in (folder / "CIFAR-10-C", folder):
-        if any((place / f"{kind}.npy").is_file() for kind in STANDARD):
-            return _read(place, clean, example)
+def _published(folder: Path, clean: Dataset, example: np.ndarray) -> Corrupted | None:
+    """The rows of `example` in the publisher's files in `folder`; None if it has none of them."""
+    for parent in (folder / "CIFAR-10-C", folder):
+        if any((parent / f"{kind}.npy").is_file() for kind in STANDARD):
+            return _read(parent, clean, example)
     if (archive := folder / ARCHIVE).is_file():
         verify(archive, md5=ARCHIVE_MD5)
         DOWNLOADS.mkdir(parents=True, exist_ok=True)
@@ -114,17 +114,17 @@ def _published(folder: Path, clean: Dataset, example: np.ndarray) -> Found | Non
     return None
 
 
-def _read(place: Path, clean: Dataset, example: np.ndarray) -> Found:
-    labels = _opened(place, "labels", ())
+def _read(folder: Path, clean: Dataset, example: np.ndarray) -> Corrupted:
+    labels = _opened(folder, "labels", ())
     if differ := np.flatnonzero(labels != np.tile(clean.labels[TRAIN:], len(SEVERITIES))).tolist():
         row = differ[0]
         raise InputError(
-            f"{place / 'labels.npy'}: label {labels[row]} in row {row}, where image {row % TEST} of the test set of "
+            f"{folder / 'labels.npy'}: label {labels[row]} in row {row}, where image {row % TEST} of the test set of "
             f"CIFAR-10 has {clean.labels[TRAIN + row % TEST]}; take the file of {ARCHIVE}"
         )
-    files = {kind: _opened(place, kind, SHAPE) for kind in STANDARD}
+    files = {kind: _opened(folder, kind, SHAPE) for kind in STANDARD}
     for stem in ("labels", *STANDARD):
-        verify(place / f"{stem}.npy", md5=MD5[stem])
+        verify(folder / f"{stem}.npy", md5=MD5[stem])
     about = {"source": "published files", "licence": "CC BY 4.0", "generated": False, "md5": MD5}
 
     def chosen(kind: str, severity: int) -> np.ndarray:
@@ -133,9 +133,9 @@ def _read(place: Path, clean: Dataset, example: np.ndarray) -> Found:
     return list(STANDARD), _stacked(list(STANDARD), len(example), chosen), about
 
 
-def _opened(place: Path, stem: str, shape: tuple[int, ...]) -> np.ndarray:
+def _opened(folder: Path, stem: str, shape: tuple[int, ...]) -> np.ndarray:
     """The published array `stem`, 5 x 10,000 rows of `shape` in the order of severity, as a memory map."""
-    path = place / f"{stem}.npy"
+    path = folder / f"{stem}.npy"
     remedy = f"take the file of {ARCHIVE}"
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -157,3 +157,6 @@ def _stacked(kinds: list[str], count: int, images: Callable[[str, int], np.ndarr
         for severity in SEVERITIES:
             stack[number, severity - 1] = images(kind, severity)
     return stack.reshape(-1, *SHAPE)
+
+
+DATASET = Description("cifar10_c", "images", fetch, made_from=("cifar10",))

@@ -1,8 +1,8 @@
 """The official Python batches of CIFAR-10 and CIFAR-100: the only pickles that this package reads.
 
 A pickle is a program. These are read because many users have just them, though their publisher offers a binary form,
-too. Two fences: only a file with the known MD5 is opened at all, and its program may call nothing but
-what puts an array together.
+too. They are safe for two reasons: only a file with the publisher's MD5 is interpreted at all, and its program may call
+nothing but what puts an array together.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from director.files import InputError
+from director.errors import InputError
 
 # What the batches name. NumPy moved its own function behind the first name; a byte array of the shape asked for is all
 # that it makes here, and the array's state (type, shape, bytes) fills it.
@@ -38,8 +38,8 @@ def read_batch(path: Path, md5: str, labels: str) -> tuple[np.ndarray, np.ndarra
     Raises InputError for any other file, before a byte of it is interpreted.
     """
     content = path.read_bytes()
-    if (found := hashlib.md5(content, usedforsecurity=False).hexdigest()) != md5:
-        raise InputError(f"{path}: MD5 {found}, not the publisher's {md5}; delete it and provide it again")
+    if (digest := hashlib.md5(content, usedforsecurity=False).hexdigest()) != md5:
+        raise InputError(f"{path}: MD5 {digest}, not the publisher's {md5}; delete it and provide it again")
     try:
         batch = _Arrays(io.BytesIO(content), encoding="latin1").load()  # written by Python 2
         return batch["data"], np.array(batch[labels], np.int64)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.sources import DOWNLOADS, download, first_of, from_folders, in_folder, unpack
 from director.data.splits import random_split
 from director.data.texts import Texts, decode
-from director.files import InputError
+from director.errors import InputError
 
 ARCHIVE = "cola_public_1.1.zip"
 URL = f"https://nyu-mll.github.io/CoLA/{ARCHIVE}"
@@ -22,26 +22,20 @@ REMEDY = "take the publisher's file, not GLUE's, whose test labels are hidden"
 COUNTS = {"in_domain_train.tsv": (2528, 6023), "in_domain_dev.tsv": (162, 365)}  # unacceptable, acceptable
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """The pool that is split: in_domain_train.tsv (8,551 sentences), then in_domain_dev.tsv (527)."""
     return fetch_files("cola", COUNTS)
 
 
-def split(
-    dataset: Dataset, train: int, validation: int, seed: int, protocol: str = "held_out"
-) -> dict[str, np.ndarray]:
+def split(dataset: Dataset, train: int, validation: int, seed: int, protocol: str) -> dict[str, np.ndarray]:
     """Dealt at random; the paper takes 70 %, 10 % and 20 % of the pool: train 6,355, validation 907, test 1,816.
 
-    One test part for all seeds (see `random_split`), where protocols.md shuffles the whole pool by seed, which would
-    test a member of an ensemble on what another was trained on. protocol: `held_out`, or `paper`, where validation is
-    the test part, as the authors choose epoch and temperature on it: for comparison with their numbers only.
+    One test part for all seeds (see `random_split`): a shuffle of the whole pool by seed would test a member of an
+    ensemble on what another was trained on. protocol: `held_out`, or `paper`, where validation is the test part, as the
+    authors choose epoch and temperature on it: for comparison with their numbers only.
     """
-    parts = random_split(len(dataset), train, validation, seed)
-    if protocol == "paper":
-        return parts | {"validation": parts["test"]}
-    if protocol != "held_out":
-        raise InputError(f"protocol is {protocol!r}; cola has held_out and paper")
-    return parts
+    parts = random_split(dataset, train, validation, seed)
+    return parts | {"validation": parts["test"]} if protocol == "paper" else parts
 
 
 def fetch_files(name: str, counts: Mapping[str, tuple[int, int]]) -> Dataset:
@@ -64,8 +58,8 @@ def fetch_files(name: str, counts: Mapping[str, tuple[int, int]]) -> Dataset:
 
 def read_folder(name: str, folder: Path, counts: Mapping[str, tuple[int, int]]) -> Dataset | None:
     """The files from `folder`, from the archive's folders in it, or from the archive itself; None if in none."""
-    for place in (folder, folder / "raw", folder / RAW):
-        paths = [place / file for file in counts]
+    for parent in (folder, folder / "raw", folder / RAW):
+        paths = [parent / file for file in counts]
         missing = [path for path in paths if not path.is_file()]
         if not missing:
             return _dataset(name, paths, counts)
@@ -96,24 +90,24 @@ def read_tsv(path: Path) -> tuple[list[str], np.ndarray]:
 
 def _unpacked(name: str, archive: Path, counts: Mapping[str, tuple[int, int]]) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
-        found = read_folder(name, unpack(archive, Path(folder) / "cola"), counts)
-    if found is None:
+        dataset = read_folder(name, unpack(archive, Path(folder) / "cola"), counts)
+    if dataset is None:
         raise InputError(f"{archive}: holds no {RAW}; take the publisher's archive")
-    return found
+    return dataset
 
 
 def _dataset(name: str, paths: list[Path], counts: Mapping[str, tuple[int, int]]) -> Dataset:
     sentences, labels = [], []
     for path in paths:
-        more, found = read_tsv(path)
-        expected, of_each = counts[path.name], np.bincount(found, minlength=2)
+        part, classes = read_tsv(path)
+        expected, of_each = counts[path.name], np.bincount(classes, minlength=2)
         if tuple(of_each) != expected:
             raise InputError(
                 f"{path}: {of_each[0]:,} unacceptable and {of_each[1]:,} acceptable sentences, not {expected[0]:,} "
                 f"and {expected[1]:,}; delete it and provide it again"
             )
-        sentences += more
-        labels.append(found)
+        sentences += part
+        labels.append(classes)
     return Dataset.clean(
         name,
         Texts.of(sentences),
@@ -123,3 +117,6 @@ def _dataset(name: str, paths: list[Path], counts: Mapping[str, tuple[int, int]]
         citation="warstadt2019neural",
         generated=False,
     )
+
+
+DATASET = Description("cola", "texts", fetch, split, protocols=("held_out", "paper"))

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import scipy  # its parts are loaded where they are first used
 from PIL import Image
-from scipy import ndimage
 
 from director.data.filters import (
     SIZE,
@@ -34,7 +34,7 @@ from director.data.filters import (
     soft_disc,
     to_hsv,
 )
-from director.files import InputError
+from director.errors import InputError
 
 SHAPE = (SIZE, SIZE, 3)
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -72,13 +72,13 @@ def glass_blur(images: np.ndarray, parameters: tuple[float, int, int], generator
     """Blur, let every pixel take the value of one near by, in place and from the lower right, and blur again."""
     sigma, shift, iterations = parameters
     x = (blurred(images / 255, sigma) * 255).astype(np.uint8)
-    places = np.arange(SIZE - shift, shift, -1)
-    size = (iterations, len(places), len(places), 2)
+    positions = np.arange(SIZE - shift, shift, -1)  # of rows and of columns
+    size = (iterations, len(positions), len(positions), 2)
     moves = np.stack([rng.integers(-shift, shift, size) for rng in generators])  # in -shift..shift-1, as published
     every = np.arange(len(x))
     for iteration in range(iterations):
-        for i, row in enumerate(places):
-            for j, column in enumerate(places):
+        for i, row in enumerate(positions):
+            for j, column in enumerate(positions):
                 right, down = moves[:, iteration, i, j].T  # [N]
                 # The published exchange of two pixels copies one way only: its right-hand side is a view.
                 x[:, row, column] = x[every, row + down, column + right]
@@ -88,7 +88,7 @@ def glass_blur(images: np.ndarray, parameters: tuple[float, int, int], generator
 def defocus_blur(images: np.ndarray, parameters: tuple[float, float], generators: Generators) -> np.ndarray:
     """Correlation with a disc of some radius whose edge is softened by a Gaussian of some sigma."""
     disc = soft_disc(*parameters).astype(float)
-    return ndimage.correlate(images / 255, disc[None, ..., None], mode="mirror") * 255
+    return scipy.ndimage.correlate(images / 255, disc[None, ..., None], mode="mirror") * 255
 
 
 def motion_blur(images: np.ndarray, parameters: tuple[int, float], generators: Generators) -> np.ndarray:
@@ -154,7 +154,7 @@ def spatter(images: np.ndarray, parameters: tuple[float, ...], generators: Gener
     drops = (liquid[..., 0] * 255).astype(np.uint8)  # [N, 32, 32]
     depth = equalised(mean_of_nine(distance_to(edges(drops))).astype(np.uint8)).astype(int)
     light = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
-    relief = np.clip(ndimage.correlate(depth, light[None], mode="mirror"), 0, 255)
+    relief = np.clip(scipy.ndimage.correlate(depth, light[None], mode="mirror"), 0, 255)
     shine = drops * np.rint(mean_of_nine(relief)).astype(np.float32)
     shine /= np.maximum(shine.max((1, 2), keepdims=True), 1)  # an image without a drop stays as it is
     return (x + strength * shine[..., None] * np.array([175, 238, 238], np.float32) / 255) * 255
@@ -199,12 +199,12 @@ def elastic_transform(images: np.ndarray, parameters: tuple[float, ...], generat
     jitters = np.stack([rng.uniform(-jitter, jitter, (3, 2)) for rng in generators])  # [N, 3, 2]
     ones = np.ones((len(x), 3, 1))
     # [N, 3, 2]: (column, row, 1) of a pixel of the result times this is where its value comes from
-    origin = np.linalg.solve(np.concatenate([points + jitters, ones], axis=2), np.broadcast_to(points, jitters.shape))
+    maps = np.linalg.solve(np.concatenate([points + jitters, ones], axis=2), np.broadcast_to(points, jitters.shape))
     row, column = np.mgrid[:SIZE, :SIZE].astype(float)
-    places = np.stack([column, row, np.ones_like(row)], axis=-1) @ origin[:, None]  # [N, 32, 32, 2]
-    x = sampled(x, places[..., 1], places[..., 0], mode="mirror")
+    origins = np.stack([column, row, np.ones_like(row)], axis=-1) @ maps[:, None]  # [N, 32, 32, 2]
+    x = sampled(x, origins[..., 1], origins[..., 0], mode="mirror")
     displacement = np.stack([rng.uniform(-1, 1, (2, SIZE, SIZE)) for rng in generators], axis=1)  # [2, N, 32, 32]
-    right, down = ndimage.gaussian_filter(displacement, (0, 0, sigma, sigma), mode="reflect", truncate=3) * alpha
+    right, down = scipy.ndimage.gaussian_filter(displacement, (0, 0, sigma, sigma), mode="reflect", truncate=3) * alpha
     return sampled(x, row + down, column + right, mode="reflect") * 255
 
 
@@ -250,7 +250,7 @@ CORRUPTIONS: dict[str, tuple[Callable[..., np.ndarray], tuple]] = {
     ),
     "saturate": (saturate, ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))),
 }
-STANDARD, EXTRA = tuple(CORRUPTIONS)[:15], tuple(CORRUPTIONS)[15:]
+STANDARD = tuple(CORRUPTIONS)[:15]  # those that CIFAR-10-C is scored on; the other four are extra
 
 
 def corrupt(

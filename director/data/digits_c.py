@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from scipy import fft, ndimage
+import scipy  # its parts are loaded where they are first used
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.digits import LEVELS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -30,7 +30,7 @@ def defocus_blur(x: np.ndarray, radius: float, rng: np.random.Generator) -> np.n
     """Convolution with a disc of `radius` pixels, its edge anti-aliased by 9x9 points per pixel."""
     points = (np.arange(5 * 9) - 22) / 9
     disc = (points[:, None] ** 2 + points**2 <= radius**2).reshape(5, 9, 5, 9).mean((1, 3))  # [5, 5]
-    return ndimage.convolve(x, disc[None] / disc.sum(), mode="nearest")
+    return scipy.ndimage.convolve(x, disc[None] / disc.sum(), mode="nearest")
 
 
 def motion_blur(x: np.ndarray, length: float, rng: np.random.Generator) -> np.ndarray:
@@ -38,7 +38,7 @@ def motion_blur(x: np.ndarray, length: float, rng: np.random.Generator) -> np.nd
     angle = rng.uniform(-np.pi / 4, np.pi / 4, (len(x), 1, 1))
     image, row, column = np.indices(x.shape, dtype=float)
     steps = [
-        ndimage.map_coordinates(
+        scipy.ndimage.map_coordinates(
             x, [image, row + s * np.sin(angle), column + s * np.cos(angle)], order=1, mode="nearest"
         )
         for s in np.linspace(-length / 2, length / 2, 9)
@@ -49,7 +49,7 @@ def motion_blur(x: np.ndarray, length: float, rng: np.random.Generator) -> np.nd
 def fog(x: np.ndarray, strength: float, rng: np.random.Generator) -> np.ndarray:
     """Smooth cloud of three octaves added, then rescaled so that the brightest pixel keeps its value."""
     cloud = sum(
-        0.5**octave * ndimage.zoom(rng.random((len(x), size, size)), (1, 8 / size, 8 / size), order=1)
+        0.5**octave * scipy.ndimage.zoom(rng.random((len(x), size, size)), (1, 8 / size, 8 / size), order=1)
         for octave, size in enumerate((2, 4, 8))
     )
     top = x.max((1, 2), keepdims=True)
@@ -72,8 +72,8 @@ def contrast(x: np.ndarray, factor: float, rng: np.random.Generator) -> np.ndarr
 def jpeg_compression(x: np.ndarray, quality: int, rng: np.random.Generator) -> np.ndarray:
     """A digit is one block of JPEG: its cosine transform, quantised at `quality` (1..49) and transformed back."""
     steps = LUMINANCE * (5000 // quality) / 100  # of 8-bit grey levels
-    coefficients = fft.dctn(255 * x - 128, axes=(1, 2), norm="ortho")
-    return (fft.idctn(np.rint(coefficients / steps) * steps, axes=(1, 2), norm="ortho") + 128) / 255
+    coefficients = scipy.fft.dctn(255 * x - 128, axes=(1, 2), norm="ortho")
+    return (scipy.fft.idctn(np.rint(coefficients / steps) * steps, axes=(1, 2), norm="ortho") + 128) / 255
 
 
 # quantisation steps of luminance at quality 50 (ITU-T T.81, table K.1)
@@ -109,9 +109,9 @@ def corrupt(images: np.ndarray, kind: str, severity: int, seed: int = 0) -> np.n
     return np.rint(np.clip(corrupted, 0, 1) * LEVELS).astype(np.uint8)[..., None]
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """All digits under every corruption and severity: 8 x 5 x 1,797 rows, kind by kind, severity by severity."""
-    digits = Dataset.load(inputs["digits"])
+    digits = Dataset.load(made_from["digits"])
     cells = [(kind, severity) for kind in CORRUPTIONS for severity in SEVERITIES]
     count = len(digits)
     return Dataset(
@@ -123,3 +123,6 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
         severity=np.repeat([severity for _, severity in cells], count).astype(np.int64),
         about={"source": "generated from digits, seed 0", "generated": True, "of": digits.about["fingerprint"]},
     )
+
+
+DATASET = Description("digits_c", "images", fetch, made_from=("digits",))

@@ -1,4 +1,4 @@
-"""What the corruptions of images are made of: blurs, enlargement, displacement, clouds, colours, edges.
+"""The image filters that the corruptions are made of: blurs, enlargement, displacement, clouds, colours, edges.
 
 Images are [N, 32, 32, C] or [N, 32, 32], floats in 0..1 unless said otherwise. Where the published corruptions use
 OpenCV, ImageMagick, SciPy or scikit-image, the arithmetic here gives the same numbers.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
-from scipy import ndimage
+import scipy  # its parts are loaded where they are first used
 
 SIZE = 32
 Generators = Sequence[np.random.Generator]
@@ -16,12 +16,12 @@ Generators = Sequence[np.random.Generator]
 
 def blurred(x: np.ndarray, sigma: float) -> np.ndarray:
     """Gaussian blur of x [N, 32, 32, C] along both sides, out to 4 sigma; pixels outside repeat the edge."""
-    return ndimage.gaussian_filter(x, (0, sigma, sigma, 0), mode="nearest", truncate=4)
+    return scipy.ndimage.gaussian_filter(x, (0, sigma, sigma, 0), mode="nearest", truncate=4)
 
 
 def mean_of_nine(x: np.ndarray) -> np.ndarray:
     """x [N, 32, 32], the mean of the 3x3 pixels around each; the image is mirrored at its outermost pixels."""
-    return ndimage.correlate(x.astype(float), np.ones((1, 3, 3)), mode="mirror") / 9
+    return scipy.ndimage.correlate(x.astype(float), np.ones((1, 3, 3)), mode="mirror") / 9
 
 
 def soft_disc(radius: float, sigma: float) -> np.ndarray:
@@ -30,8 +30,8 @@ def soft_disc(radius: float, sigma: float) -> np.ndarray:
     disc = (row**2 + column**2 <= radius**2).astype(np.float32)
     near = np.exp(-0.5 / sigma**2)
     weights = (np.array([near, 1, near]) / (1 + 2 * near)).astype(np.float32)
-    disc = ndimage.correlate1d(disc / disc.sum(), weights, axis=1, mode="constant")
-    return ndimage.correlate1d(disc, weights, axis=0, mode="constant")
+    disc = scipy.ndimage.correlate1d(disc / disc.sum(), weights, axis=1, mode="constant")
+    return scipy.ndimage.correlate1d(disc, weights, axis=0, mode="constant")
 
 
 def moved(images: np.ndarray, radius: int, sigma: float, degrees: np.ndarray) -> np.ndarray:
@@ -60,9 +60,9 @@ def enlarged(x: np.ndarray, factor: float) -> np.ndarray:
     """
     size = ceil(SIZE / factor)
     length = round(size * factor)
-    place = (np.arange(length) * ((size - 1) / (length - 1)))[(length - SIZE) // 2 :][:SIZE]
-    before = place.astype(int)
-    share = (place - before).reshape(SIZE, *[1] * (x.ndim - 1))  # of the pixel after the place
+    position = (np.arange(length) * ((size - 1) / (length - 1)))[(length - SIZE) // 2 :][:SIZE]
+    before = position.astype(int)
+    share = (position - before).reshape(SIZE, *[1] * (x.ndim - 1))  # of the pixel after the position
     first = (SIZE - size) // 2
     sides = [(first + before, 1 - share), (first + np.minimum(before + 1, size - 1), share)]
     total = np.zeros(x.shape)
@@ -74,24 +74,24 @@ def enlarged(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def sampled(x: np.ndarray, row: np.ndarray, column: np.ndarray, mode: str) -> np.ndarray:
-    """The values of x [N, 32, 32, C] at the places `row`, `column` [N, 32, 32], by linear interpolation.
+    """The values of x [N, 32, 32, C] at the positions `row`, `column` [N, 32, 32], by linear interpolation.
 
     mode: how `scipy.ndimage` continues the image beyond its edge.
     """
     number = np.broadcast_to(np.arange(len(x))[:, None, None], row.shape)
     channels = np.moveaxis(x, -1, 0)
-    values = [ndimage.map_coordinates(channel, [number, row, column], order=1, mode=mode) for channel in channels]
+    values = [scipy.ndimage.map_coordinates(channel, [number, row, column], order=1, mode=mode) for channel in channels]
     return np.stack(values, axis=-1)
 
 
 def plasma(decay: float, generators: Generators) -> np.ndarray:
     """Clouds [N, 32, 32] from 0 to 1 by the diamond-square algorithm on a torus; `decay` divides each next noise."""
     cloud = np.zeros((len(generators), SIZE, SIZE))
-    step, wibble = SIZE, 100.0
+    step, amplitude = SIZE, 100.0
 
     def midpoints(*corners: np.ndarray) -> np.ndarray:
-        noise = np.stack([rng.uniform(-wibble, wibble, corners[0].shape[1:]) for rng in generators])
-        return sum(corners) / 4 + wibble * noise
+        noise = np.stack([rng.uniform(-amplitude, amplitude, corners[0].shape[1:]) for rng in generators])
+        return sum(corners) / 4 + amplitude * noise  # the amplitude counts twice in the published code
 
     while step >= 2:
         half = step // 2
@@ -101,7 +101,7 @@ def plasma(decay: float, generators: Generators) -> np.ndarray:
         cloud[:, half::step, half::step] = centre
         cloud[:, ::step, half::step] = midpoints(centre, np.roll(centre, 1, 1), corner, right)
         cloud[:, half::step, ::step] = midpoints(centre, np.roll(centre, 1, 2), corner, below)
-        step, wibble = half, wibble / decay
+        step, amplitude = half, amplitude / decay
     cloud -= cloud.min((1, 2), keepdims=True)
     return cloud / cloud.max((1, 2), keepdims=True)
 
@@ -162,10 +162,10 @@ def edges(images: np.ndarray, low: int = 50, high: int = 150) -> np.ndarray:
     )
     candidates = largest & (size > low)
     within_image = np.stack([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])
-    groups, count = ndimage.label(candidates, within_image)
-    kept = np.zeros(count + 1, bool)
-    kept[groups[candidates & (size > high)]] = True
-    return kept[groups]
+    groups, count = scipy.ndimage.label(candidates, within_image)
+    is_edge = np.zeros(count + 1, bool)  # of each group of candidates
+    is_edge[groups[candidates & (size > high)]] = True
+    return is_edge[groups]
 
 
 def distance_to(points: np.ndarray, at_most: int = 20) -> np.ndarray:
@@ -178,7 +178,7 @@ def distance_to(points: np.ndarray, at_most: int = 20) -> np.ndarray:
     moves = np.pad(moves, ((2, 0), (2, 0)), mode="reflect")  # [5, 5]: lengths by difference of row and column
     distance = np.where(points, 0.0, at_most)
     for _ in range(at_most // 2):  # each time two pixels further
-        distance = ndimage.grey_erosion(distance, structure=-moves[None], mode="constant", cval=at_most)
+        distance = scipy.ndimage.grey_erosion(distance, structure=-moves[None], mode="constant", cval=at_most)
     return distance
 
 
@@ -196,5 +196,5 @@ def equalised(images: np.ndarray) -> np.ndarray:
 
 def _gradient(x: np.ndarray, axis: int) -> np.ndarray:
     """Sobel's 3x3 gradient of x [N, H, W] along `axis`, 1 or 2."""
-    smooth = ndimage.correlate1d(x, [1, 2, 1], 3 - axis, mode="nearest")
-    return ndimage.correlate1d(smooth, [-1, 0, 1], axis, mode="nearest")
+    smooth = scipy.ndimage.correlate1d(x, [1, 2, 1], 3 - axis, mode="nearest")
+    return scipy.ndimage.correlate1d(smooth, [-1, 0, 1], axis, mode="nearest")

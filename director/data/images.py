@@ -1,4 +1,4 @@
-"""Colour images of 32x32 pixels in the files they are handed on in: strips of WebP, Parquet with encoded images.
+"""Readers of colour images of 32x32 pixels: strips of WebP, Parquet files of encoded images.
 
 Each reader gives images uint8 [N, 32, 32, 3] and labels int64 [N], or raises InputError naming the file, and the row
 where one is at fault.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from director.files import InputError
+from director.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.images import check_labels, read_parquet
 from director.data.sources import DOWNLOADS, download, first_of, from_folders, from_hub, in_folder, unpack, verify
 from director.data.splits import balanced_split
 from director.data.texts import Texts, decode
-from director.files import InputError
+from director.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,7 +32,7 @@ REMEDY = "delete it and provide it again"
 Part = tuple[list[str], np.ndarray]
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """50,000 reviews, the train part first; within a part by label, then by text, whatever order the source has."""
     files = (f"{TREE}/", "train.parquet and test.parquet", f"{CONFIG}/*.parquet", ARCHIVE)
     return first_of(
@@ -47,26 +47,17 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
     )
 
 
-def split(dataset: Dataset, train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
-    """Stratified, the same for every seed (director.data.splits): the paper takes train 20,000, validation 5,000.
-
-    The test part is the official one. protocols.md draws the validation part with seed 42; evenly spaced rows of each
-    class need no draw, and no library's generator to repeat it.
-    """
-    return balanced_split(dataset, train, validation)
-
-
 def read_folder(folder: Path) -> Dataset | None:
-    """The set from `folder`, in the first form in which it is there; None if it is there in none."""
+    """The set from the publisher's tree in `folder`, else its Parquet files, else its archive; None without any."""
     if (tree := folder / TREE).is_dir():
         return _dataset("publisher's files", {part: read_tree(tree / part) for part in PARTS})
-    for place in (folder, folder / CONFIG) if folder.name == "imdb" else ():
-        paths = {part: sorted([*place.glob(f"{part}.parquet"), *place.glob(f"{part}-*.parquet")]) for part in PARTS}
+    for parent in (folder, folder / CONFIG) if folder.name == "imdb" else ():
+        paths = {part: sorted([*parent.glob(f"{part}.parquet"), *parent.glob(f"{part}-*.parquet")]) for part in PARTS}
         if all(paths.values()):
             tables = {part: (", ".join(map(str, paths[part])), read_parquet(paths[part])) for part in PARTS}
             return _dataset("Parquet files", {part: read_table(*table) for part, table in tables.items()})
         if any(paths.values()):
-            raise InputError(f"{place}: has the Parquet file of one part only; provide both, train and test")
+            raise InputError(f"{parent}: has the Parquet file of one part only; provide both, train and test")
     if (archive := folder / ARCHIVE).is_file():
         verify(archive, md5=MD5)
         return _unpacked(archive)
@@ -108,22 +99,22 @@ def _from_hub() -> Dataset:
 
 def _unpacked(archive: Path) -> Dataset:
     with tempfile.TemporaryDirectory() as folder:
-        found = read_folder(unpack(archive, Path(folder) / "imdb"))
-    if found is None:
+        dataset = read_folder(unpack(archive, Path(folder) / "imdb"))
+    if dataset is None:
         raise InputError(f"{archive}: holds no {TREE}; take the publisher's archive")
-    return found
+    return dataset
 
 
 def _dataset(source: str, parts: dict[str, Part]) -> Dataset:
     texts, labels = [], []
-    for part, (found, classes) in parts.items():
+    for part, (part_texts, classes) in parts.items():
         of_each = np.bincount(classes, minlength=2)
         if tuple(of_each) != (OF_EACH, OF_EACH):
             raise InputError(
                 f"imdb, {source}: {of_each[0]:,} negative and {of_each[1]:,} positive reviews in the {part} part, not "
                 f"{OF_EACH:,} of each; provide it again"
             )
-        reviews = sorted(zip(classes.tolist(), found, strict=True))
+        reviews = sorted(zip(classes.tolist(), part_texts, strict=True))
         labels += [label for label, _ in reviews]
         texts += [text for _, text in reviews]
     return Dataset.clean(
@@ -133,6 +124,10 @@ def _dataset(source: str, parts: dict[str, Part]) -> Dataset:
         source=source,
         licence="none given; research use, cite the paper; the reviews are their writers' and IMDb's",
         citation="maas2011learning",
-        parts={part: len(found) for part, (found, _) in parts.items()},
+        parts={part: len(classes) for part, (_, classes) in parts.items()},
         generated=False,
     )
+
+
+# The paper takes train 20,000 and validation 5,000, stratified too.
+DATASET = Description("imdb", "texts", fetch, balanced_split)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.sources import first_of, from_folders, in_folder
-from director.files import InputError
+from director.errors import InputError
 
 AT_MOST = 10_000
 SIDE = 32  # pixels
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """Images uint8 [N, 32, 32, 3], N up to 10,000: the first by file name, or of the array. No labels.
 
     Nothing is downloaded: LSUN is published as databases of full-size photographs, one of them for each scene.
@@ -29,7 +29,7 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
 
 
 def read_folder(folder: Path) -> Dataset | None:
-    """The set from the array in `folder`, else from its images; None if neither is there."""
+    """The set from the array in `folder`, else from its images; None without either."""
     if (path := folder / "lsun.npz").is_file():
         return _dataset("array", _read_array(path))
     if folder.name != "lsun":
@@ -83,3 +83,6 @@ def _dataset(source: str, images: np.ndarray) -> Dataset:
         parts={"test": len(images)},
         generated=False,
     )
+
+
+DATASET = Description("lsun", "images", fetch)

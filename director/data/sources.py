@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, TypeVar
 
-from director.files import InputError
+from director.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,7 +31,7 @@ DOWNLOADS = Path("data/downloads")  # below the working folder: archives of publ
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 20  # bytes
 
-Found = TypeVar("Found")
+Loaded = TypeVar("Loaded")
 log = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ def local_folders(name: str) -> list[Path]:
     return folders
 
 
-def first_of(name: str, attempts: Mapping[str, Callable[[], Found]]) -> Found:
+def first_of(name: str, attempts: Mapping[str, Callable[[], Loaded]]) -> Loaded:
     """What the first source gives that has the set `name`.
 
     attempts: how a user provides the set by this source -> the function that reads it from there, in order.
@@ -68,15 +68,15 @@ def first_of(name: str, attempts: Mapping[str, Callable[[], Found]]) -> Found:
     raise InputError(f"data set {name} was not found; provide it in one of these ways: {'; '.join(failures)}")
 
 
-def from_folders(name: str, read: Callable[[Path], Found | None]) -> Found:
-    """What `read` gives for the first of the local folders in which it finds the set `name` (None: not there)."""
+def from_folders(name: str, read: Callable[[Path], Loaded | None]) -> Loaded:
+    """What `read` gives for the first local folder that has the set `name`; `read` gives None for one that has not."""
     folders = local_folders(name)
     for folder in folders:
-        if (found := read(folder)) is not None:
+        if (loaded := read(folder)) is not None:
             log.info("%s: from %s", name, folder)
-            return found
-    looked = f"not in {', '.join(map(str, folders))}" if folders else f"no folder named in {FOLDERS}"
-    raise Unavailable(looked)
+            return loaded
+    reason = f"not in {', '.join(map(str, folders))}" if folders else f"no folder named in {FOLDERS}"
+    raise Unavailable(reason)
 
 
 def in_folder(name: str, *files: str) -> str:
@@ -142,8 +142,8 @@ def verify(path: str | Path, *, md5: str | None = None, size: int | None = None)
     remedy = "delete it and provide it again"
     if size is not None and path.stat().st_size != size:
         raise InputError(f"{path}: {path.stat().st_size:,} bytes, not {size:,}; {remedy}")
-    if md5 is not None and (found := _md5(path)) != md5:
-        raise InputError(f"{path}: MD5 {found}, not {md5}; {remedy}")
+    if md5 is not None and (digest := _md5(path)) != md5:
+        raise InputError(f"{path}: MD5 {digest}, not {md5}; {remedy}")
 
 
 def unpack(archive: str | Path, folder: str | Path) -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from director.data.dataset import Dataset
+from director.data.dataset import Dataset, Description
 from director.data.images import check_labels, decode_table, read_parquet, read_strips
 from director.data.sources import DOWNLOADS, download, first_of, from_folders, from_hub, in_folder, verify
-from director.files import InputError
+from director.errors import InputError
 
 COUNT = 26_032  # test images
 OF_EACH = 1000  # of each digit taken
@@ -21,7 +21,7 @@ URL = f"http://ufldl.stanford.edu/housenumbers/{MAT}"
 FIXTURE = "subset50.npz"
 
 
-def fetch(inputs: dict[str, Path]) -> Dataset:
+def fetch(made_from: dict[str, Path]) -> Dataset:
     """Images uint8 [10000, 32, 32, 3] in the publisher's order, labels 0..9; [50, ...] where only the fixture is."""
     files = (MAT, f"{CONFIG}/test-*.parquet", f"{FIXTURE} (50 images, for tests)")
     return first_of(
@@ -35,7 +35,7 @@ def fetch(inputs: dict[str, Path]) -> Dataset:
 
 
 def read_folder(folder: Path) -> Dataset | None:
-    """The set from `folder`, in the first form in which it is there; None if it is there in none."""
+    """The set from the publisher's file in `folder`, else Parquet files, else the fixture; None without any."""
     if (path := folder / MAT).is_file():
         return _read_mat(path)
     if folder.name != "svhn":  # the other files' names do not say what they hold
@@ -87,3 +87,6 @@ def _dataset(source: str, images: np.ndarray, labels: np.ndarray, **note: str) -
         generated=False,
         **note,
     )
+
+
+DATASET = Description("svhn", "images", fetch)

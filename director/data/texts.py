@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from director.files import InputError
+from director.errors import InputError
 
 
 @dataclass(frozen=True)

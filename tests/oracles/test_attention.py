@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from director.attention import KernelEigenpairAttention
+from director.models.attention import KernelEigenpairAttention
 
 # Published parameter names, and what they are called here.
 NAMES = {
@@ -31,6 +31,7 @@ def published(shared, name):
         width=arrays["x"].shape[2],
         heads=4,
         tokens=arrays["x"].shape[1],
+        dropout=0.0,
         variant=name.split("_")[0],
         rank=5,
         multiplier=2,

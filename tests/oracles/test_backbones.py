@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from director.backbones import ImageTransformer
+from director.models.transformers import ImageTransformer
 
 # Published parameter names -> ours.
 RENAME = [
@@ -34,6 +34,7 @@ def published(shared, name):
     """The published arrays, and our model with their weights in evaluation mode."""
     arrays = np.load(shared / "golden" / f"vit_{name}.npz")
     arrays = {key: torch.from_numpy(arrays[key]) for key in arrays}
+    kep = int(name[-1]) or None  # number of kernel-eigenpair layers
     model = ImageTransformer(
         image_size=32,
         channels=3,
@@ -43,9 +44,7 @@ def published(shared, name):
         heads=4,
         mlp_width=48,
         classes=10,
-        kep_layers=int(name[-1]),
-        kep_rank=5,
-        kep_multiplier=2,
+        attention=kep and {"kind": "kep_svgp", "layers": kep, "variant": "concat", "rank": 5, "multiplier": 2},
     ).double()
     weights = {}
     for key, value in arrays.items():

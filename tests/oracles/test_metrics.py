@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sklearn
 
-from director.metrics import METRICS, detection, summary
-from director.predictions import Predictions
+from director.numbers.metrics import METRICS, detection, summary
+from director.numbers.predictions import Predictions
 
 PUBLISHED = {
     "accuracy": "acc",

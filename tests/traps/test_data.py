@@ -9,7 +9,7 @@ import pytest
 from director.data import cifar10_c
 from director.data.corruptions import SEVERITIES, STANDARD
 from director.data.dataset import Dataset
-from director.files import InputError
+from director.errors import InputError
 
 TRAIN, TEST = 3, 4
 

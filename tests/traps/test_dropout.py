@@ -7,9 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from director.backbones import ImageTransformer
-from director.files import InputError
-from director.prediction import predict, predict_dropout
+from director.errors import InputError
+from director.models.transformers import ImageTransformer
+from director.training.predict import predict
+
+
+def predict_dropout(model, examples, **options):
+    """Logits of Monte Carlo dropout."""
+    return predict(model, examples, randomness="dropout", **options).logits
 
 
 class Examples:
@@ -135,18 +140,22 @@ def test_a_rate_without_effect_is_an_error():
     """Trap 17: a dropout module that the forward pass never calls."""
     model = nn.Sequential(nn.Linear(3, 2))
     model[0].dropout = nn.Dropout(0.5)
-    with pytest.raises(InputError, match="all 4 samples are identical: dropout of Sequential"):
+    with pytest.raises(
+        InputError,
+        match="all 4 samples are identical: dropout .* no effect on the logits of Sequential",
+    ):
         predict_dropout(model, Examples(normal(5, 3)), samples=4, seed=0, batch_size=8)
 
 
-def test_modes_are_restored_after_an_error():
+@pytest.mark.parametrize(("randomness", "samples"), [("none", 1), ("dropout", 3), ("noise", 3)])
+def test_modes_are_restored_after_an_error(randomness, samples):
     """Trap 16: a model that fails half-way is left as it was."""
     model, _ = image_transformer(0.3)
     model.eval()
     model.blocks[0].train()
     modes = [module.training for module in model.modules()]
     with pytest.raises(InputError, match="images of shape"):
-        predict_dropout(model, Examples(normal(6, 1, 4, 4)), samples=3, seed=0, batch_size=8)
+        predict(model, Examples(normal(6, 1, 4, 4)), randomness=randomness, samples=samples, batch_size=8)
     assert [module.training for module in model.modules()] == modes
 
 
@@ -174,5 +183,5 @@ def test_folded_samples_do_not_mix_inputs(batch_size):
 def test_mean_of_many_samples_is_the_single_pass_of_a_linear_model():
     inputs = normal(4, 2)
     logits = predict_dropout(Marked(), Examples(inputs), samples=4000, seed=0, batch_size=4000)
-    single = predict(Marked(), Examples(inputs), batch_size=4)
+    single = predict(Marked(), Examples(inputs), batch_size=4).logits
     np.testing.assert_allclose(logits.mean(axis=0), single[0], atol=0.1)

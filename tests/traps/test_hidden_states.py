@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from director.backbones import ImageTransformer
 from director.data.tokenizer import train_tokenizer
-from director.taps import path_of
-from director.text import TextTransformer
+from director.models.transformers import ImageTransformer, TextTransformer
+from director.path.residual import path_of
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-SIZES = {"width": 16, "depth": 4, "heads": 4, "mlp_width": 24, "classes": 5, "kep_rank": 2, "kep_multiplier": 2}
+SIZES = {"width": 16, "depth": 4, "heads": 4, "mlp_width": 24, "classes": 5}
 
 
 @pytest.fixture(params=[0, 1, 4], ids=["softmax", "mixed", "kep_svgp"])
@@ -22,10 +21,13 @@ def kep_layers(request):
 @pytest.fixture(params=["image", "text"])
 def teacher(request, kep_layers):
     torch.manual_seed(7)
+    variant = {"image": "concat", "text": "sum"}[request.param]
+    attention = {"kind": "kep_svgp", "layers": kep_layers, "variant": variant, "rank": 2, "multiplier": 2}
+    attention = attention if kep_layers else None
     if request.param == "image":
-        return ImageTransformer(image_size=12, channels=3, patch=4, kep_layers=kep_layers, **SIZES).eval()
+        return ImageTransformer(image_size=12, channels=3, patch=4, attention=attention, **SIZES).eval()
     tokenizer = train_tokenizer(["a b c d e f g h"], 30)
-    return TextTransformer(tokenizer=tokenizer, max_length=9, kep_layers=kep_layers, **SIZES).eval()
+    return TextTransformer(tokenizer=tokenizer, max_length=9, attention=attention, **SIZES).eval()
 
 
 def batch(model, dtype):

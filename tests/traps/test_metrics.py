@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from director.files import InputError
-from director.metrics import METRICS, calibration_error, detection, ood_summary, reliability, summary
-from director.predictions import Predictions
+from director.errors import InputError
+from director.numbers.metrics import METRICS, calibration_error, detection, ood_summary, reliability, summary
+from director.numbers.predictions import Predictions
 
 
 def random_predictions(rows=300, classes=4, seed=0) -> Predictions:
@@ -15,7 +15,7 @@ def random_predictions(rows=300, classes=4, seed=0) -> Predictions:
 
 
 def test_confidence_one_falls_in_the_last_bin():
-    """Trap 1, torchmetrics issue 3510."""
+    """torchmetrics issue 3510."""
     assert calibration_error([0.95, 1.0], [1, 0], bins=10) == pytest.approx(0.475)
     sure = Predictions(np.array([[50.0, -50.0], [-50.0, 50.0]]), [0, 0])
     assert sure.confidence.tolist() == [1, 1]
@@ -24,7 +24,7 @@ def test_confidence_one_falls_in_the_last_bin():
 
 
 def test_confidence_zero_falls_in_the_first_bin_and_no_input_is_lost():
-    """Trap 2, torchmetrics issue 1646."""
+    """torchmetrics issue 1646."""
     assert calibration_error([0.0, 0.0], [1, 1]) == 1
     assert calibration_error([0.0, 0.05], [1, 0], bins=10) == pytest.approx(0.475)  # one bin: |1 - 0.05| / 2
     for bins in (1, 7, 15, 1000):
@@ -35,7 +35,7 @@ def test_confidence_zero_falls_in_the_first_bin_and_no_input_is_lost():
 
 
 def test_fewer_inputs_than_bins():
-    """Trap 4, torch-uncertainty issue 300."""
+    """torch-uncertainty issue 300."""
     few = random_predictions(rows=3)
     for name in ("ece_15", "ece_classwise_15", "ece_adaptive_15"):
         assert 0 <= METRICS[name](few) <= 1
@@ -47,7 +47,7 @@ def test_fewer_inputs_than_bins():
 
 
 def test_the_order_of_rows_changes_no_metric():
-    """Trap 5, CalFram pull request 4 and TrustLens pull request 163: sorts that split ties by position."""
+    """CalFram pull request 4 and TrustLens pull request 163: sorts that split ties by position."""
     generator = np.random.default_rng(0)
     labels = generator.integers(3, size=200)
     predictions = Predictions(generator.integers(-1, 3, size=(200, 3)) - 0.5, labels)
@@ -58,7 +58,7 @@ def test_the_order_of_rows_changes_no_metric():
 
 
 def test_constant_confidence_gives_the_gap_to_the_accuracy():
-    """Trap 5, CalFram pull request 4 and TrustLens pull request 163."""
+    """CalFram pull request 4 and TrustLens pull request 163."""
     constant = Predictions(np.tile([2.0, 0.5, -1.0], (40, 1)), np.arange(40) % 3)
     gap = abs(14 / 40 - constant.confidence[0])
     for name in ("ece_15", "ece_adaptive_15"):
@@ -67,12 +67,12 @@ def test_constant_confidence_gives_the_gap_to_the_accuracy():
 
 
 def test_calibration_errors_name_their_bins():
-    """Trap 6, laplace-lora issue 2: an ECE without its bin count cannot be compared."""
+    """laplace-lora issue 2: an ECE without its bin count cannot be compared."""
     assert [name for name in METRICS if "ece" in name and not name.endswith("_15")] == []
 
 
 def test_the_calibration_errors_are_different_functions():
-    """Trap 7, SGPA, netcal issue 25, torchmetrics issue 1105: top-label, class-wise and binary under one name."""
+    """SGPA, netcal issue 25, torchmetrics issue 1105: top-label, class-wise and binary under one name."""
     logits = np.log(np.array([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]])) + 1
     predictions = Predictions(logits, [0, 1, 1, 0])
     found = summary(predictions)
@@ -90,7 +90,7 @@ def test_the_calibration_errors_are_different_functions():
 
 
 def test_exchanging_inside_and_outside():
-    """Trap 9, OpenOOD issue 308 and ood-metrics issue 2."""
+    """OpenOOD issue 308 and ood-metrics issue 2."""
     generator = np.random.default_rng(0)
     inside, outside = np.round(generator.normal(1, 1, 80), 1), np.round(generator.normal(0, 1, 50), 1)
     forth, back = detection(inside, outside), detection(-outside, -inside)
@@ -104,7 +104,7 @@ def test_exchanging_inside_and_outside():
 
 
 def test_out_of_distribution_metrics_take_two_sets_and_undefined_is_none():
-    """Trap 10, torch-uncertainty issue 139."""
+    """torch-uncertainty issue 139."""
     right = random_predictions()
     right = Predictions(right.logits, right.predicted)
     found = summary(right)

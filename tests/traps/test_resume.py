@@ -1,6 +1,5 @@
 """Trap 24: a training that is killed goes on where it was, and ends as if nothing had happened."""
 
-import csv
 import logging
 import os
 import signal
@@ -13,27 +12,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import IMAGE_MODEL, TRAINING, bright_and_dark, changed, history, kep_attention, trained_backbone
 from safetensors.torch import save_file
 from torch import nn
 
-from director import recipes, training
 from director.data.augment import epoch_order
-from director.data.dataset import Dataset
-from director.resume import remove_state
-from director.training import fit
+from director.training import fit, job, resume
+from director.training.job import HISTORY, SETTINGS, STATE, WEIGHTS
 
-SETTINGS = {
-    "seed": 0,
-    "epochs": 3,
-    "batch_size": 4,
-    "learning_rate": 1e-2,
-    "weight_decay": 1e-3,
-    "warmup_epochs": 1,
-    "final_learning_rate": 1e-4,
-    "gradient_clip": 1.0,
-    "selection": "val_nll",
-    "state_seconds": 0,
-}
+TRAINING = changed(TRAINING, batch_size=4, weight_decay=1e-3)
 STEPS = 9  # 3 epochs of 10 examples in batches of 4
 
 
@@ -89,8 +76,8 @@ class Run:
                     ).item()
                 }
 
-        settings = SETTINGS | {"state_file": self.state_file, "identity": self.identity}
-        self.outcome = fit(model, loss, evaluate, self, **settings)
+        state = {"state_file": self.state_file, "identity": self.identity, "state_seconds": 0}
+        self.outcome = fit.fit(model, loss, evaluate, self, TRAINING, seed=0, **state)
         return self.outcome.history, self.outcome.best_epoch, model.state_dict(), ends[-1] if ends else None
 
 
@@ -150,7 +137,7 @@ def test_finished_but_outputs_missing_trains_no_more(tmp_path):
 
 def test_seconds_are_summed_over_starts(tmp_path, monkeypatch):
     clock = iter(range(1000))
-    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(fit.time, "monotonic", lambda: float(next(clock)))
     run = fresh(tmp_path, "run")
     with pytest.raises(Killed):
         run.start(kill_at_call=5)
@@ -190,9 +177,8 @@ def test_broken_state_is_not_used_and_the_log_says_so(tmp_path, caplog, damage):
         run.state_file.write_text("no state at all")
     else:
         wide = nn.Linear(4, 4)
-        training.save_state(
-            run.state_file, run.identity, training.Progress(3), wide, torch.optim.Adam(wide.parameters())
-        )
+        adam = torch.optim.Adam(wide.parameters())
+        resume.save_state(run.state_file, run.identity, resume.Progress(3), wide, adam)
     with caplog.at_level(logging.WARNING, "director"):
         result = run.start()
     assert "training starts anew" in caplog.text
@@ -203,8 +189,8 @@ def test_broken_state_is_not_used_and_the_log_says_so(tmp_path, caplog, damage):
 def test_removing_the_state_removes_what_a_kill_left_of_it(tmp_path):
     for name in ("state.safetensors", ".state-x1.safetensors", "model.safetensors"):
         (tmp_path / name).touch()
-    remove_state(tmp_path / "state.safetensors")
-    remove_state(tmp_path / "state.safetensors")
+    resume.remove_state(tmp_path / "state.safetensors")
+    resume.remove_state(tmp_path / "state.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
@@ -214,9 +200,9 @@ CHILD = """
 import os, signal, sys
 from functools import partial
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_resume import backbone_arguments
-from director import recipes, resume
+sys.path[:0] = sys.argv[2:]
+from test_resume import backbone
+from director.training import job, resume
 
 saves = []
 
@@ -227,91 +213,59 @@ def save_and_kill(*arguments, save_file=resume.save_file, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 
 resume.save_file = save_and_kill
-recipes.fit = partial(recipes.fit, state_seconds=0)
-recipes.train_backbone(**backbone_arguments(Path(sys.argv[2])))
+job.fit = partial(job.fit, state_seconds=0)
+backbone(Path(sys.argv[1]))
 """
 
 
-def backbone_arguments(folder):
-    out = folder / "backbone"
-    return {
-        "dataset_folder": folder / "bright",
-        "split_file": folder / "split.npz",
-        "model": {
-            "image_size": 4,
-            "channels": 1,
-            "patch": 2,
-            "width": 8,
-            "depth": 2,
-            "heads": 2,
-            "mlp_width": 8,
-            "classes": 2,
-            "dropout": 0.2,
-            "kep_layers": 1,
-            "kep_rank": 2,
-            "kep_multiplier": 2,
-        },
-        "training": {name: SETTINGS[name] for name in SETTINGS if name not in ("seed", "state_seconds")},
-        "penalties": {"kl": 0.01},
-        "normalisation": {"scale": 255.0, "mean": [0.5], "std": [0.3]},
-        "augmentation": {"padding": 1, "flip": True},
-        "seed": 0,
-        "about": {"experiment": "kill"},
-        "device": "cpu",
-        "threads": 1,
-        "weights_file": out / "model.safetensors",
-        "history_file": out / "history.csv",
-        "cost_file": out / "cost.json",
-        "settings_file": out / "settings.yaml",
-    }
-
-
-def bright(folder):
-    rng = np.random.default_rng(0)
-    labels = np.arange(20) % 2
-    images = np.clip(rng.normal(90 + 60 * labels[:, None, None, None], 30, (20, 4, 4, 1)), 0, 255).astype(np.uint8)
-    Dataset.clean("bright", images, labels).save(folder / "bright")
-    np.savez(folder / "split.npz", train=np.arange(10), validation=np.arange(10, 15), test=np.arange(15, 20))
-    return backbone_arguments(folder)
+def backbone(folder):
+    """Train a backbone with dropout, noise and penalties, in 9 steps; its folder."""
+    return trained_backbone(
+        folder,
+        model=changed(IMAGE_MODEL, width=8, mlp_width=8, dropout=0.2),
+        training=changed(TRAINING, batch_size=8),
+        attention=kep_attention(),
+        penalties={"kl": 0.01},
+        seed=0,
+    )
 
 
 def test_sigkill_and_the_plain_call_again(tmp_path, caplog):
     """Trap 24: the training of a backbone, killed by the system while it writes its state, then simply run again."""
     for name in ("killed", "whole"):
-        bright(tmp_path / name)
-    recipes.train_backbone(**backbone_arguments(tmp_path / "whole"))
+        bright_and_dark(tmp_path / name)
+    expected = backbone(tmp_path / "whole")
 
-    command = [sys.executable, "-c", CHILD, str(Path(__file__).parent), str(tmp_path / "killed")]
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "killed"), str(tests / "traps"), str(tests)]
     child = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert child.returncode == -signal.SIGKILL, child.stderr
-    out, expected = tmp_path / "killed" / "backbone", tmp_path / "whole" / "backbone"
-    assert (out / "state.safetensors").is_file()
-    assert not (out / "model.safetensors").exists()
+    out = tmp_path / "killed" / "backbone"
+    assert (out / STATE).is_file()
+    assert not (out / WEIGHTS).exists()
 
     with caplog.at_level(logging.INFO, "director"):
-        recipes.train_backbone(**backbone_arguments(tmp_path / "killed"))
+        backbone(tmp_path / "killed")
     assert "resuming at step 4 of 9" in caplog.text
-    for name in ("model.safetensors", "history.csv", "settings.yaml"):
+    for name in (WEIGHTS, HISTORY, SETTINGS):
         assert (out / name).read_bytes() == (expected / name).read_bytes()
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in expected.iterdir())
 
 
 def test_state_goes_only_after_the_outputs_are_written(tmp_path, monkeypatch):
     """Trap 24: a job that fails while writing its last output has not lost its training."""
-    arguments = bright(tmp_path)
-    monkeypatch.setattr(recipes, "fit", partial(recipes.fit, state_seconds=0))
-    state_file = tmp_path / "backbone" / "state.safetensors"
-    write_text = recipes.write_text
+    bright_and_dark(tmp_path)
+    monkeypatch.setattr(job, "fit", partial(job.fit, state_seconds=0))
+    state_file = tmp_path / "backbone" / STATE
 
     def no_space(path, text):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(recipes, "write_text", no_space)
-    with pytest.raises(OSError, match="no space"):
-        recipes.train_backbone(**arguments)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(job, "write_text", no_space)
+        with pytest.raises(OSError, match="no space"):
+            backbone(tmp_path)
     assert state_file.is_file()
-    monkeypatch.setattr(recipes, "write_text", write_text)
-    monkeypatch.setattr(recipes.F, "cross_entropy", pytest.fail)  # nothing is trained again
-    recipes.train_backbone(**arguments)
+    monkeypatch.setattr(F, "cross_entropy", pytest.fail)  # nothing is trained again
+    assert len(history(backbone(tmp_path))) == 3
     assert not state_file.exists()
-    assert len(list(csv.DictReader(arguments["history_file"].open()))) == 3

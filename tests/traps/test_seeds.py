@@ -3,7 +3,8 @@
 import numpy as np
 
 from director.data.augment import crop_and_flip, epoch_order
-from director.data.dataset import Dataset, TextExamples
+from director.data.dataset import Dataset
+from director.data.examples import TextExamples
 from director.data.texts import Texts
 from director.data.tokenizer import train_tokenizer
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from director.files import InputError
-from director.metrics import accuracy, nll
-from director.predictions import Predictions
-from director.temperature import fit_temperature, scale
+from director.errors import InputError
+from director.numbers.metrics import accuracy, nll
+from director.numbers.predictions import Predictions
+from director.numbers.temperature import fit_temperature, scale
 
 
 def random_predictions(factor=4.0, seed=0) -> Predictions:
@@ -17,7 +17,7 @@ def random_predictions(factor=4.0, seed=0) -> Predictions:
 
 @pytest.mark.parametrize("factor", [0.1, 1.0, 50.0, 1e4])
 def test_validation_set_without_errors(factor):
-    """Trap 11, temperature_scaling issue 31 and experiments_dnn issue 3: negative or astronomically large T."""
+    """temperature_scaling issue 31 and experiments_dnn issue 3: negative or astronomically large T."""
     predictions = random_predictions(factor)
     right = Predictions(predictions.logits, predictions.predicted)
     with pytest.warns(UserWarning, match=r"temperature 0\.05 is a bound"):
@@ -26,7 +26,7 @@ def test_validation_set_without_errors(factor):
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 5.0])
 def test_logits_that_say_nothing_of_the_labels(spread):
-    """Trap 12, temperature_scaling issues 23 and 20."""
+    """temperature_scaling issues 23 and 20."""
     row = spread * np.array([1.0, 0.2, -0.4, -0.8])
     predictions = Predictions(np.tile(row, (40, 1)), np.arange(40) % 4)  # every label equally often
     fitted = []
@@ -40,7 +40,7 @@ def test_logits_that_say_nothing_of_the_labels(spread):
 @pytest.mark.parametrize("factor", [0.2, 1.0, 8.0])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_temperature_is_a_stationary_point(factor, seed):
-    """Trap 13, robustness_metrics issue 79: a search that stops early."""
+    """robustness_metrics issue 79: a search that stops early."""
     predictions = random_predictions(factor, seed)
     temperature, step = fit_temperature(predictions), 1e-4
     above, below = (nll(scale(predictions, temperature * (1 + side * step))) for side in (1, -1))
@@ -50,7 +50,7 @@ def test_the_temperature_is_a_stationary_point(factor, seed):
 
 
 def test_a_higher_temperature_lowers_the_confidence():
-    """Trap 15, netcal issue 13: T and 1/T exchanged."""
+    """netcal issue 13: T and 1/T exchanged."""
     predictions = random_predictions()
     assert fit_temperature(predictions) > 1  # overconfident
     assert (scale(predictions, 2.0).confidence < predictions.confidence).all()
@@ -60,7 +60,7 @@ def test_a_higher_temperature_lowers_the_confidence():
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
 def test_probabilities_are_refused(kind):
-    """Trap 15, netcal issue 55: probabilities given where logits are meant."""
+    """netcal issue 55: probabilities given where logits are meant."""
     predictions = random_predictions()
     with pytest.raises(InputError, match="look like probabilities"):
         Predictions(predictions.probabilities.astype(kind), predictions.labels)

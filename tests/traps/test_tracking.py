@@ -8,7 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from director.files import file_digest, write_json, write_text
-from director.tracking import Run, publish, publish_runs, publish_tables, run_of
+from director.report.tracking import Run, publish, publish_runs, publish_tables, run_of
 
 
 @pytest.fixture(scope="module")

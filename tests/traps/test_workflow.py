@@ -12,8 +12,8 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from director.configuration import load_experiment
 from director.files import file_digest
+from director.settings.reading import load_experiment
 
 pytestmark = pytest.mark.pipeline
 WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from director.attention import KernelEigenpairAttention, SoftmaxAttention
-from director.files import InputError
+from director.errors import InputError
+from director.models.attention import ATTENTIONS, KernelEigenpairAttention, SoftmaxAttention
 
 WIDTH, HEADS, TOKENS, RANK = 8, 2, 6, 3
 
@@ -14,10 +14,14 @@ def layer(kind, multiplier=1):
     torch.manual_seed(3)
     if kind == "softmax":
         return SoftmaxAttention(WIDTH, HEADS).double()
-    made = KernelEigenpairAttention(WIDTH, HEADS, TOKENS, kind, RANK, multiplier).double()
+    made = KernelEigenpairAttention(WIDTH, HEADS, TOKENS, 0.0, variant=kind, rank=RANK, multiplier=multiplier).double()
     with torch.no_grad():
         made.log_s.mul_(0.3).sub_(0.5)  # spreads of order one
     return made
+
+
+def kernel_eigenpair(tokens=6, variant="concat", rank=10, multiplier=10):
+    return KernelEigenpairAttention(8, 2, tokens, 0.0, variant=variant, rank=rank, multiplier=multiplier)
 
 
 def tokens(batch=2, count=TOKENS):
@@ -131,8 +135,8 @@ def test_sequences_a_layer_cannot_take_are_refused():
     "make, value",
     [
         (lambda: SoftmaxAttention(10, 4), "4 heads do not divide a width of 10"),
-        (lambda: KernelEigenpairAttention(8, 2, 6, "mean"), "'mean' is unknown: choose one of concat, sum"),
-        (lambda: KernelEigenpairAttention(8, 2, 6, rank=0), "not 6, 0, 10"),
+        (lambda: kernel_eigenpair(variant="mean"), "'mean' is unknown: choose one of concat, sum"),
+        (lambda: kernel_eigenpair(rank=0), "not 6, 0, 10"),
     ],
 )
 def test_bad_sizes_are_named(make, value):
@@ -141,5 +145,14 @@ def test_bad_sizes_are_named(make, value):
 
 
 def test_initial_projections_are_orthogonal():
-    w_e = KernelEigenpairAttention(8, 2, 50, rank=3, multiplier=4).w_e  # [2, 12, 3]
+    w_e = kernel_eigenpair(tokens=50, rank=3, multiplier=4).w_e  # [2, 12, 3]
     torch.testing.assert_close(w_e.mT @ w_e, torch.eye(3).expand(2, 3, 3))
+
+
+def test_layers_say_whether_they_need_inputs_of_one_length():
+    assert [layer(kind).fixed_length for kind in ("softmax", "sum", "concat")] == [False, False, True]
+
+
+def test_the_table_of_attentions_makes_layers_from_their_own_settings():
+    made = ATTENTIONS["kep_svgp"](WIDTH, HEADS, TOKENS, 0.5, variant="sum", rank=2, multiplier=1)
+    assert isinstance(made, KernelEigenpairAttention) and made.m.shape == (HEADS, 2, 2) and made.dropout.p == 0.5

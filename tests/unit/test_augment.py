@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from director.data.augment import crop_and_flip, epoch_order, random_words
-from director.files import InputError
+from director.errors import InputError
 
 
 def numbered_images(count=64, height=5, width=7):

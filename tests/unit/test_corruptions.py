@@ -9,9 +9,9 @@ from PIL import Image
 
 from director.data import cifar10_c, corruptions
 from director.data.cifar10_c import fetch, fetch_every
-from director.data.corruptions import CORRUPTIONS, EXTRA, FROST, SEVERITIES, STANDARD, corrupt
+from director.data.corruptions import CORRUPTIONS, FROST, SEVERITIES, STANDARD, corrupt
 from director.data.dataset import Dataset
-from director.files import InputError
+from director.errors import InputError
 
 KINDS = ("fog", "frost", "snow", "contrast")  # enough for the rows of the set
 DRAW_NOTHING = {
@@ -51,7 +51,12 @@ def corrupted(images, data):
 
 
 def test_names():
-    assert len(STANDARD) == 15 and set(EXTRA) == {"speckle_noise", "gaussian_blur", "spatter", "saturate"}
+    assert len(STANDARD) == 15 and set(CORRUPTIONS) - set(STANDARD) == {
+        "speckle_noise",
+        "gaussian_blur",
+        "spatter",
+        "saturate",
+    }
     assert all(len(parameters) == len(SEVERITIES) for _, parameters in CORRUPTIONS.values())
 
 

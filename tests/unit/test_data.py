@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from director.data.augment import epoch_order
-from director.data.dataset import Dataset, ImageExamples
+from director.data.catalogue import fetch_dataset
+from director.data.dataset import Dataset
 from director.data.digits_c import CORRUPTIONS, SEVERITIES, corrupt
-from director.data.fetch import fetch_dataset
-from director.files import InputError
+from director.data.examples import Augmentation, ImageExamples, Normalisation
+from director.errors import InputError
 
-NORMALISATION = {"scale": 16, "mean": [0.3053], "std": [0.376]}
+NORMALISATION = Normalisation(scale=16, mean=[0.3053], std=[0.376])
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,39 @@ def test_interrupted_fetch_leaves_no_manifest(tmp_path, monkeypatch):
         Dataset.load(tmp_path / "digits")
 
 
+def test_a_set_without_the_one_it_is_made_from_is_refused(raw, tmp_path):
+    with pytest.raises(InputError, match="digits_c is made from digits; give the folder"):
+        fetch_dataset("digits_c", tmp_path / "digits_c", [raw / "photographs"])
+    with pytest.raises(InputError, match="mnist is no data set of the catalogue; choose one of digits"):
+        fetch_dataset("mnist", tmp_path / "mnist")
+    assert not list(tmp_path.iterdir())
+
+
+def suite_of_every_fiftieth():
+    """As `cifar10_c_200`: two kinds of every fiftieth of 1,000 examples, the second half of which are for testing."""
+    example = np.tile(np.arange(0, 1000, 50), 2)
+    shift, severity = np.repeat(["fog", "snow"], 20), np.ones(40, np.int64)
+    images = np.zeros((40, 1, 1, 1), np.uint8)
+    return Dataset("x_c", images, example % 10, example, shift, severity), np.arange(500, 1000)
+
+
+def test_a_thinned_suite_has_as_many_examples_as_were_asked_for():
+    """Thinned before it was intersected with the examples of the suite, a suite of 200 had 2 where 100 were wanted."""
+    suite, test = suite_of_every_fiftieth()
+    assert set(suite.of_examples(test).example) == set(range(500, 1000, 50))
+    thinned = suite.of_examples(test, at_most=4)
+    assert thinned.example.tolist() == [500, 650, 800, 950] * 2  # evenly spaced, both ends among them
+    assert thinned.shift.tolist() == ["fog"] * 4 + ["snow"] * 4
+    for at_most in (10, 11, 500):
+        np.testing.assert_array_equal(suite.of_examples(test, at_most).example, suite.of_examples(test).example)
+
+
+def test_a_thinned_suite_is_in_the_suites_own_order():
+    backwards = suite_of_every_fiftieth()[0].select(np.arange(40)[::-1])
+    assert backwards.of_examples(np.arange(500, 1000), at_most=2).example.tolist() == [950, 500] * 2
+    assert len(backwards.of_examples(np.arange(1, 50), at_most=2)) == 0
+
+
 def test_wrong_shapes_are_refused():
     images = np.zeros((3, 8, 8, 1), np.uint8)
     with pytest.raises(InputError, match="labels has shape"):
@@ -106,7 +140,7 @@ def test_batches_are_normalised_channels_first(raw):
 
 
 def test_only_a_view_is_augmented(raw):
-    examples = ImageExamples(Dataset.load(raw / "digits"), NORMALISATION, {"padding": 2, "flip": True}, seed=1)
+    examples = ImageExamples(Dataset.load(raw / "digits"), NORMALISATION, Augmentation(padding=2, flip=True), seed=1)
     rows = np.arange(40)
     plain = examples.batch(rows)[0]
     assert (examples.batch(rows, view=0)[0] != plain).any()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from director.metrics import METRICS
-from director.tables import COST, MAIN, PUBLISHED, ROW
+from director.numbers.metrics import METRICS
+from director.report.tables import COST, MAIN, PUBLISHED, ROW
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -44,7 +44,7 @@ def test_paths_in_backticks_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_dotted_names_are_those_of_code_or_options(page):
-    """`director.losses.path` is an option, `director.process.Director` a class: both begin with the same word."""
+    """`director.losses.path` is an option, `director.models.student.Director` a class: both begin with the same word."""
     options = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE))
     for words in re.findall(r"`(director(?:\.\w+)+)(?:\([^`]*\))?`", prose(page)):
         if words not in options:

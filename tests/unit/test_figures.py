@@ -1,9 +1,16 @@
-"""What a figure says in numbers."""
+"""What a figure says in numbers, and that nothing else decides how it looks."""
 
+import json
+
+import matplotlib
 import numpy as np
+import pytest
 
-from director.figures import plot_bayes
-from director.predictions import Predictions
+from director.errors import InputError
+from director.numbers.measure import measure_run
+from director.numbers.predictions import Predictions
+from director.numbers.suites import Made, manifest_of, write_suites
+from director.report.figures import plot_bayes, plot_depth, plot_reliability, plot_risk_coverage, plot_severity
 
 TRUTH = {
     "test": np.array([[0.5, 0.5], [0.9, 0.1], [0.25, 0.75], [1.0, 0.0]]),
@@ -11,22 +18,41 @@ TRUTH = {
 }
 
 
-def predictions(folder, method, suite, probabilities, example, seed=0):
-    about = {"method": method, "backbone": "softmax", "suite": suite, "seed": seed}
-    path = folder / f"{method}-{suite}-{seed}.npz"
-    logits = np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)
-    Predictions(logits, np.zeros(len(logits), int), np.array(example), about=about).save(path)
-    return path
+def predicted(root, method, suites, seed=0, beside=None):
+    """The manifest of one method's predictions; suites: suite -> (probabilities [N, C], example)."""
+    run = root / f"results/runs/e/softmax/seed-{seed}"
+    folder = manifest_of(run, method).parent
+
+    def make(suite):
+        probabilities, example = suites[suite]
+        about = {"experiment": "e", "method": method, "backbone": "softmax", "suite": suite, "seed": seed}
+        logits = np.log(np.maximum(probabilities, 1e-12)).astype(np.float32)
+        if beside:
+            beside(folder, suite, about)
+        labels = None if suite.startswith("ood-") else np.arange(len(logits)) % 2
+        return Made(Predictions(logits, labels, np.array(example), about=about), {1: 1.0})
+
+    cost = dict.fromkeys(("parameters", "train_seconds", "device", "threads", "peak_memory_bytes"), 1)
+    write_suites(folder, dict.fromkeys(suites, 1), make, lambda: cost, ("depth.npz",) if beside else ())
+    return manifest_of(run, method)
+
+
+@pytest.fixture
+def manifests(tmp_path):
+    """Two seeds of `mle`, one run of `ensemble`, on `test`."""
+    generator = np.random.default_rng(0)
+    runs = [("mle", 0), ("mle", 1), ("ensemble", "pooled")]
+    return [
+        predicted(tmp_path, *run[:1], {"test": (generator.dirichlet([1, 1], 40), range(40))}, run[1]) for run in runs
+    ]
 
 
 def test_divergence_from_the_true_probabilities_is_written_over_each_panel(tmp_path):
     """Examples are found by their number; the truth itself scores 0, a coin flip what is computed by hand."""
-    files = []
-    for suite, truth in TRUTH.items():
-        rows = np.arange(len(truth))[::-1]
-        files.append(predictions(tmp_path, "truth", suite, truth[rows], rows))
-        for seed in (0, 1):
-            files.append(predictions(tmp_path, "coin", suite, np.full(truth.shape, 0.5), rows, seed))
+    backwards = {suite: np.arange(len(truth))[::-1] for suite, truth in TRUTH.items()}
+    truth = {suite: (TRUTH[suite][rows], rows) for suite, rows in backwards.items()}
+    coin = {suite: (np.full(TRUTH[suite].shape, 0.5), rows) for suite, rows in backwards.items()}
+    files = [predicted(tmp_path, "truth", truth), *(predicted(tmp_path, "coin", coin, seed) for seed in (0, 1))]
     plot_bayes(files, TRUTH, tmp_path / "bayes.svg")
     drawn = (tmp_path / "bayes.svg").read_text()
     entropies = {  # in nats
@@ -39,8 +65,69 @@ def test_divergence_from_the_true_probabilities_is_written_over_each_panel(tmp_p
     assert drawn.count("truth (softmax)") == drawn.count("coin (softmax)") == 2
 
 
+def truthful(tmp_path):
+    return [predicted(tmp_path, "truth", {"test": (TRUTH["test"], range(4))})]
+
+
 def test_the_same_numbers_give_the_same_bytes(tmp_path):
-    file = predictions(tmp_path, "truth", "test", TRUTH["test"], range(4))
+    files = truthful(tmp_path)
     for name in ("one.svg", "two.svg"):
-        plot_bayes([file], {"test": TRUTH["test"]}, tmp_path / name)
+        plot_bayes(files, {"test": TRUTH["test"]}, tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_settings_of_the_user_change_no_figure(tmp_path):
+    """As a matplotlibrc would."""
+    files = truthful(tmp_path)
+    plot_bayes(files, {"test": TRUTH["test"]}, tmp_path / "ours.svg")
+    with matplotlib.rc_context({"font.size": 40, "lines.linewidth": 9, "boxplot.notch": True, "svg.fonttype": "path"}):
+        plot_bayes(files, {"test": TRUTH["test"]}, tmp_path / "theirs.svg")
+    assert (tmp_path / "ours.svg").read_bytes() == (tmp_path / "theirs.svg").read_bytes()
+
+
+@pytest.mark.parametrize("plot", [plot_reliability, plot_risk_coverage])
+def test_a_figure_names_every_row_once(plot, manifests, tmp_path):
+    plot(manifests, tmp_path / "figure.svg")
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert drawn.count("mle (softmax)") == drawn.count("ensemble (softmax)") == 1
+    assert drawn.index("mle (softmax)") < drawn.index("ensemble (softmax)")
+
+
+def test_the_severity_figure_has_its_rows_in_the_order_asked_for(manifests, tmp_path):
+    files = []
+    for manifest in (manifests[2], *manifests[:2]):
+        run, method = manifest.parents[2], manifest.parts[-3]
+        measure_run(run, {method: None}, run / "metrics.json")
+        files.append(run / "metrics.json")
+    rows = [("e", "softmax", "mle"), ("e", "softmax", "ensemble")]
+    for order in (rows, rows[::-1]):
+        plot_severity(files, tmp_path / "severity.svg", order)
+        drawn = (tmp_path / "severity.svg").read_text()
+        first, second = (f"{method} (softmax)" for _, _, method in order)
+        assert drawn.count(first) == drawn.count(second) == 1 and drawn.index(first) < drawn.index(second)
+
+
+def test_the_depth_figure_shows_every_suite_but_the_validation_part(tmp_path):
+    """The variance of `val`, which is not finite here, would end the drawing."""
+
+    def beside(folder, suite, about):
+        variance = np.full((2, 3), np.nan if suite == "val" else 0.5, np.float32)
+        arrays = {"variance": variance, "severity": np.zeros(2, int), "about": np.array(json.dumps(about))}
+        np.savez(folder / f"{suite}.depth.npz", **arrays)
+
+    suites = {suite: (TRUTH["shifted"], range(2)) for suite in ("val", "test", "shifted", "ood-a")}
+    manifest_of(tmp_path / "results/runs/e/softmax/seed-0", "director").parent.mkdir(parents=True)
+    manifest = predicted(tmp_path, "director", suites, beside=beside)
+    plot_depth([manifest], tmp_path / "depth.svg")
+    drawn = (tmp_path / "depth.svg").read_text()
+    assert all(
+        drawn.count(f">{name}</text>") == 1 for name in ("clean", "shifted", "ood-a", "director, teacher softmax")
+    )
+    assert ">val<" not in drawn
+
+
+def test_predictions_that_were_changed_are_not_drawn(manifests, tmp_path):
+    manifests[1].with_name("test.npz").write_bytes(b"other")
+    with pytest.raises(InputError, match=r"seed-1/mle/predictions/test\.npz.* make it again"):
+        plot_reliability(manifests, tmp_path / "figure.svg")
+    assert not (tmp_path / "figure.svg").exists()

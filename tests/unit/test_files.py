@@ -2,7 +2,8 @@
 
 import pytest
 
-from director.files import InputError, file_digest, read_json, replacing, write_json
+from director.errors import InputError
+from director.files import file_digest, read_json, replacing, write_json
 
 
 def test_failure_keeps_the_old_file_and_leaves_nothing_else(tmp_path):

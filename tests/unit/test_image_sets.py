@@ -17,10 +17,11 @@ from PIL import Image
 from director.data import cifar, lsun, svhn
 from director.data.cifar import Batch, fetch_cifar, read_folder
 from director.data.cifar10 import CIFAR10
-from director.data.cifar100 import CIFAR100, split
+from director.data.cifar100 import CIFAR100
 from director.data.cifar_pickles import read_batch
 from director.data.dataset import Dataset
-from director.files import InputError
+from director.data.splits import balanced_split
+from director.errors import InputError
 
 ARCHIVES = {"binary": 0, "python": 1}
 
@@ -278,7 +279,7 @@ def test_the_test_part_alone_is_enough_for_cifar100_only(tmp_path):
         assert dataset.about["parts"] == {"test": 4} and "test part only" in dataset.about["note"]
         np.testing.assert_array_equal(dataset.inputs, small.images[20:])
         with pytest.raises(InputError, match="train part is missing"):
-            split(dataset, 2, 2, seed=0)
+            balanced_split(dataset, 2, 2, seed=0)
 
 
 PATHS = {

@@ -7,8 +7,8 @@ import pytest
 
 SCRIPT = """
 import logging, os, warnings
-from director.files import InputError
-from director.job import start
+from director.errors import InputError
+from director.job_log import start
 start({log!r})
 print("printed"); logging.getLogger("x").info("logged"); warnings.warn("warned"); os.system("echo from a child")
 raise {error}

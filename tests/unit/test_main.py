@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from director import numbers
 from director.__main__ import main
-from director.metrics import METRICS, ood_summary, records
-from director.predictions import Predictions
+from director.numbers.metrics import METRICS, ood_summary, records
+from director.numbers.predictions import Predictions
 
 
 @pytest.fixture
@@ -82,13 +84,27 @@ def test_measuring_needs_labels(file, capsys):
     assert "no labels" in capsys.readouterr().err
 
 
-def test_numbers_do_not_load_torch_or_pandas(file):
+MODULES = sorted(path.stem for path in Path(numbers.__file__).parent.glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_numbers_load_no_large_library(module):
+    """A user who measures predictions of their own needs numpy alone, and a job of numbers starts at once."""
+    code = f"import sys\nimport director.numbers.{module}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    large = {"scipy", "torch", "pandas", "matplotlib", "seaborn", "sklearn", "pydantic", "yaml"}
+    assert large.isdisjoint(ran.stdout.split())
+
+
+@pytest.mark.parametrize("verb", ["measure", "check"])
+def test_measuring_loads_no_large_library(file, verb):
     code = (
-        "import sys\nfrom director import comparison, metrics, temperature\nfrom director.__main__ import main\n"
-        f"main(['check', {str(file)!r}])\nprint(sorted({{'torch', 'pandas', 'matplotlib'}} & set(sys.modules)))"
+        "import sys\nfrom director.__main__ import main\n"
+        f"main([{verb!r}, {str(file)!r}])\n"
+        "print(*sorted({'scipy', 'torch', 'pandas', 'pydantic'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "[]"
+    assert ran.stdout.splitlines()[-1] == ""
 
 
 def test_a_wrong_file_from_the_shell_has_no_traceback(tmp_path):

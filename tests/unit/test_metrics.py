@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from director.files import InputError
-from director.metrics import (
+from director.errors import InputError
+from director.numbers.metrics import (
     METRICS,
     calibration_error,
     detection,
@@ -19,7 +19,7 @@ from director.metrics import (
     risk_coverage,
     summary,
 )
-from director.predictions import Predictions
+from director.numbers.predictions import Predictions
 
 UNIT = {"accuracy", "ece_15", "ece_classwise_15", "ece_adaptive_15", "ece_binary_15", "aurc", "auroc", "aupr_success"}
 UNIT |= {"aupr_error", "fpr95", "fpr95_nearest"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from director.files import InputError
+from director.errors import InputError
 from director.noise import BatchNoise, ExampleNoise, fold, unfold
 
 

@@ -1,13 +1,16 @@
 """The predictions file: what it refuses, what it keeps, and how samples are pooled."""
 
 import json
+import tempfile
+import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.special import log_softmax, logsumexp, softmax
 
-from director.files import InputError
-from director.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
+from director.errors import InputError
+from director.numbers.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
 
 
 @pytest.fixture
@@ -104,6 +107,26 @@ def test_the_same_content_gives_the_same_bytes(logits, tmp_path):
     once = bytes_of(logits, np.array(["fog"] * 6), {"a": 1, "b": 2})
     assert once == bytes_of(np.asfortranarray(logits), np.array(["fog"] * 6, dtype="U30"), {"b": 2, "a": 1})
     assert once != bytes_of(logits, np.array(["snow"] * 6), {"a": 1, "b": 2})
+
+
+def test_a_memory_map_is_neither_copied_nor_read_as_a_whole(tmp_path):
+    """Predictions of CIFAR-10-C at full size, [10, 750000, 10], lie in a file without a name while they are made."""
+    with tempfile.TemporaryFile(dir=tmp_path) as storage:
+        logits = np.memmap(storage, dtype=np.float32, mode="w+", shape=(80, 50_000, 10))  # 160 MB
+    for sample in range(len(logits)):
+        logits[sample] = np.random.default_rng(sample).normal(size=logits.shape[1:])
+    tracemalloc.start()
+    try:
+        predictions = replace(Predictions(logits, np.zeros(50_000, int)), about={"suite": "corrupted"})
+        predictions.save(tmp_path / "large.npz")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert np.shares_memory(predictions.logits, logits) and np.shares_memory(predictions.first(3).logits, logits)
+    assert peak < 64e6, "one sample has 2 MB, and numpy writes blocks of 16 MiB"
+    with np.load(tmp_path / "large.npz") as archive:
+        assert archive["logits"].shape == logits.shape
+    (tmp_path / "large.npz").unlink()
 
 
 def test_save_leaves_the_old_file_when_it_fails(predictions, tmp_path, monkeypatch):

@@ -9,41 +9,41 @@ from typing import get_args
 import pytest
 import yaml
 
-from director.attention import VARIANTS, KernelEigenpairAttention
-from director.backbones import ImageTransformer
-from director.configuration import load_configuration, load_experiment
-from director.distillation import train_director
-from director.files import InputError
-from director.options import generated_files
-from director.process import LOSSES, Director
-from director.sections import DATASETS, SHIFTED, TEXTS, WITH_PROBABILITY, ImageModel, TextModel
-from director.settings import (
-    Experiment,
-    KepSvgp,
-    Kernel,
-    Losses,
-    Training,
-    TrajectorySource,
-)
-from director.taps import SOFTMAX_VARIANCES
-from director.text import TextTransformer
-from director.training import SELECTIONS, fit
-from director.trajectory import DTYPES
+import director.settings.data
+import director.settings.experiment
+import director.settings.model
+import director.settings.suite
+import director.settings.training
+from director.errors import InputError
+from director.methods import ATTENTIONS, METHODS
+from director.models import attention as attention_module
+from director.models.attention import VARIANTS, KernelEigenpairAttention
+from director.models.transformers import ImageTransformer, TextTransformer
+from director.path.cache import DTYPES
+from director.path.residual import SOFTMAX_VARIANCES
+from director.schema import Schema
+from director.settings.experiment import Experiment
+from director.settings.model import ImageModel, TextModel
+from director.settings.pages import generated_files
+from director.settings.reading import load_configuration, load_experiment
+from director.settings.training import KepSvgp, Losses, Training, TrajectorySource
+from director.training.fit import SELECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "config/experiments/digits.yaml"  # it has every section
+DATA = yaml.safe_load(DIGITS.read_text())["data"]
 DIRECTOR = {"training": {"epochs": 30, "batch_size": 50}}
 
 
 def changed(path: tuple, value) -> dict:
     content = yaml.safe_load(DIGITS.read_text())
-    place = content
+    table = content
     for key in path[:-1]:
-        place = place[key]
+        table = table[key]
     if value is None:
-        del place[path[-1]]
+        del table[path[-1]]
     else:
-        place[path[-1]] = value
+        table[path[-1]] = value
     return content
 
 
@@ -176,16 +176,18 @@ def test_a_text_model_does_not_go_with_images_nor_an_image_model_with_texts():
 
 
 def test_suites_and_their_data_sets():
-    assert Experiment.model_validate(TEXT).suites == {"test": "agreement", "shifted": "agreement_shifted"}
-    assert digits().suites == {"test": "digits", "corrupted": "digits_c", "ood-photographs": "photographs"}
-
-
-def test_every_named_data_set_is_a_module_with_its_modality():
-    """The registry of names and the package of data sets are one."""
-    known = {path.stem for path in (ROOT / "director/data").glob("*.py") if "def fetch(" in path.read_text()}
-    assert known == set(DATASETS)
-    assert set(SHIFTED) | WITH_PROBABILITY < TEXTS and TEXTS.issubset(DATASETS)
-    assert {name for of in DATASETS.values() for name in of} | set(SHIFTED.values()) < set(DATASETS)
+    texts, images = Experiment.model_validate(TEXT).suites, digits(data=DATA | {"test_examples": 90}).suites
+    assert {name: suite.dataset for name, suite in texts.items()} == {
+        "val": "agreement",
+        "test": "agreement",
+        "shifted": "agreement_shifted",
+    }
+    assert [(name, *suite.model_dump().values()) for name, suite in images.items()] == [
+        ("val", "digits", "validation", True, None),
+        ("test", "digits", "test", True, 90),
+        ("corrupted", "digits_c", "test", True, DATA["corrupted_examples"]),
+        ("ood-photographs", "photographs", None, False, 90),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -233,24 +235,20 @@ def test_a_backbones_name_says_how_many_layers_are_kernel_eigenpair(backbone, la
     chosen = digits(
         methods={"softmax": ["mle"], "kep_svgp_5": ["mle"]}, kep_svgp={"variant": "sum", "rank": 3, "multiplier": 2}
     )
-    assert chosen.kep_layers(backbone) == layers
-    model = chosen.model_of(backbone)
-    assert model["width"] == 64
-    if layers:
-        assert (model["kep_layers"], model["kep_variant"], model["kep_rank"], model["kep_multiplier"]) == (
-            layers,
-            "sum",
-            3,
-            2,
-        )
-    network = ImageTransformer(**model)
+    attention = chosen.attention_layers(backbone)
+    expected = {"kind": "kep_svgp", "layers": layers, "variant": "sum", "rank": 3, "multiplier": 2}
+    assert attention == (expected if layers else None)
+    network = ImageTransformer(**chosen.model.model_dump(exclude={"kind"}), attention=attention)
     kinds = [isinstance(block.attention_half.attention, KernelEigenpairAttention) for block in network.blocks]
     assert kinds == [False] * (5 - layers) + [True] * layers, "the last layers"
 
 
 def test_a_softmax_backbone_does_not_depend_on_options_it_has_not():
     """Else a change of the rank would train it again."""
-    assert digits(kep_svgp={"rank": 3}).model_of("softmax") == digits().model_of("softmax")
+    changed_rank = digits(kep_svgp={"rank": 3, "training": {"epochs": 6}})
+    for given in ("attention_layers", "penalties_of", "training_of"):
+        assert getattr(changed_rank, given)("softmax") == getattr(digits(), given)("softmax")
+        assert getattr(changed_rank, given)("kep_svgp_1") is not None
 
 
 def test_samples_of_stochastic_methods():
@@ -277,11 +275,10 @@ def test_a_variant_is_the_experiments_student_but_for_what_it_names():
         expected = chosen.director.model_dump()
         expected[part] |= changes
         expected["samples"] = [2] if variant == "director_short" else [1, 3]
-        assert chosen.director_of(variant).model_dump() == expected
+        assert chosen.student(variant).model_dump() == expected
         assert chosen.samples_of(variant) == expected["samples"]
-    assert chosen.director_of("director") == digits(director=base).director
-    assert chosen.students("softmax") == ["director_mse", "director"], "what is scaled is trained, too"
-    assert chosen.students("kep_svgp_1") == []
+    assert chosen.student("director") == digits(director=base).director
+    assert (chosen.method("director_mse").name, chosen.method("director_mse").weights) == ("director_mse", "student")
 
 
 def test_unknown_experiment_names_the_known_ones():
@@ -313,39 +310,41 @@ def test_every_option_is_described():
         for name, field in schema.model_fields.items():
             yield f"{schema.__name__}.{name}", field
 
-    from director import sections, settings
-
-    known = {**vars(sections), **vars(settings)}.values()
-    schemas = [c for c in known if isinstance(c, type) and issubclass(c, sections.Schema)]
-    missing = [name for schema in schemas for name, field in fields(schema) if not field.description]
-    assert missing == []
-    assert [schema.__name__ for schema in schemas if not schema.__doc__] == ["Schema"]
+    sections = ("data", "experiment", "model", "suite", "training")
+    known = [value for name in sections for value in vars(getattr(director.settings, name)).values()]
+    schemas = {value for value in known if isinstance(value, type) and issubclass(value, Schema)} - {Schema}
+    assert len(schemas) > 15
+    assert [name for schema in schemas for name, field in fields(schema) if not field.description] == []
+    assert [schema.__name__ for schema in schemas if schema.__doc__ == Schema.__doc__ or not schema.__doc__] == []
 
 
 def test_settings_are_the_arguments_of_what_they_set():
     """The schema does not repeat defaults or names of the code: they are passed straight through."""
-    fits = inspect.signature(fit).parameters
-    models = inspect.signature(ImageTransformer).parameters
-    assert set(Training.model_fields) <= set(fits)
-    assert set(ImageModel.model_fields) - {"kind"} <= set(models)
-    texts = set(inspect.signature(TextTransformer).parameters)
-    assert set(TextModel.model_fields) - texts == {"kind", "vocabulary", "embedding"}, (
-        "which become tokenizer and table"
-    )
-    assert set(digits().model_of("kep_svgp_all")) == set(models)
-    assert set(Kernel.model_fields) <= set(inspect.signature(Director.from_teacher).parameters)
-    assert {"kernel", "losses", "training"} <= set(inspect.signature(train_director).parameters)
+    images, texts = (set(inspect.signature(model).parameters) for model in (ImageTransformer, TextTransformer))
+    assert set(ImageModel.model_fields) - {"kind"} == images - {"attention"}
+    assert set(TextModel.model_fields) - texts == {"kind", "vocabulary", "embedding"}, "become tokenizer and table"
+    layer = set(inspect.signature(KernelEigenpairAttention).parameters)
+    assert set(KepSvgp().layer()) == layer - {"width", "heads", "tokens", "dropout"}
+
+
+def test_a_table_of_methods_and_one_of_attentions():
+    """Every attention that settings know can be built; every method's relations are methods."""
+    assert set(ATTENTIONS) == set(attention_module.ATTENTIONS)
+    for method in METHODS.values():
+        sources = [bool(method.weights), bool(method.scales), bool(method.pools)]
+        assert sum(sources) == 1, f"{method.name} predicts, scales or pools"
+        assert {method.scales, method.pools} - {None} <= set(METHODS)
+        assert method.samples is None or min(method.samples(digits())) >= 1
 
 
 def test_choices_are_those_of_the_code():
     def choices(schema, field):
         return set(get_args(schema.model_fields[field].annotation))
 
-    assert choices(Losses, "path") == {*LOSSES, "none"}
     assert choices(Losses, "softmax_variance") == set(SOFTMAX_VARIANCES)
     assert choices(TrajectorySource, "dtype") == set(DTYPES)
     assert choices(KepSvgp, "variant") == set(VARIANTS)
-    assert choices(Training, "selection") <= set(SELECTIONS)
+    assert choices(Training, "selection") == set(SELECTIONS)
 
 
 def test_settings_are_not_changed_by_loading():

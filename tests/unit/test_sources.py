@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from director.data.sources import Unavailable, download, first_of, from_folders, from_hub, local_folders, unpack
-from director.files import InputError
+from director.errors import InputError
 
 CONTENT = bytes(range(256)) * 40
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -5,11 +5,14 @@ import math
 import pandas as pd
 import pytest
 
-from director.files import InputError, write_json
-from director.tables import (
+from director.errors import InputError
+from director.files import write_json
+from director.numbers.measure import FORMAT
+from director.report.tables import (
     MAIN,
     corruption_table,
     cost_table,
+    in_order,
     long_table,
     main_table,
     markdown,
@@ -21,12 +24,30 @@ from director.tables import (
 METRICS = ("accuracy", "nll", "brier", "ece_15", "aurc", "auroc", "fpr95")
 
 
-def metrics_file(folder, method, seed, suite, records, samples=1):
+ROWS = [("e", "softmax", "mle"), ("e", "softmax", "ensemble")]
+
+
+def measured(method, seed, suite, records, samples=1):
+    """What `measure_run` writes of one suite."""
     about = {"experiment": "e", "backbone": "softmax", "method": method, "seed": seed, "suite": suite}
     about |= {"generated": suite == "corrupted"}
     cell = {"samples": samples, "pooling": "softmax", "shift": "clean", "severity": 0, "n": 4}
-    path = folder / f"{method}-{seed}-{suite}.json"
-    write_json(path, {"about": about, "records": [cell | record for record in records]})
+    return {"about": about, "records": [cell | record for record in records]}
+
+
+def metrics_file(root, seed, methods):
+    """The metrics of one run folder; methods: method -> suite -> what was measured."""
+    path = root / f"results/runs/e/softmax/seed-{seed}/metrics.json"
+    write_json(path, {"format": FORMAT, "methods": methods})
+    return path
+
+
+def cost_file(root, method, seed, seconds, examples=500, train_seconds=2.0):
+    """What the predictions of one method cost; seconds: of the suite `test`, by the number of samples."""
+    path = root / f"results/runs/e/softmax/seed-{seed}/{method}/predictions/cost.json"
+    cost = {"parameters": 10, "train_seconds": train_seconds, "device": "cpu", "threads": 1, "peak_memory_bytes": 5}
+    test = {"examples": examples, "seconds": {str(samples): number for samples, number in seconds.items()}}
+    write_json(path, cost | {"suites": {"corrupted": {"examples": 7, "seconds": {"1": 9.0}}, "test": test}})
     return path
 
 
@@ -44,15 +65,13 @@ def study(tmp_path):
             for severity in (1, 2)
         ]
         overall = {"shift": "overall", "accuracy": base - 0.15, "nll": 1.0, "ece_15": 0.1}
-        files.append(metrics_file(tmp_path, method, seed, "test", [clean]))
-        files.append(metrics_file(tmp_path, method, seed, "corrupted", [*shifted, overall]))
+        suites = {"test": [clean], "corrupted": [*shifted, overall]}
         for name, auroc in (("a", 0.7), ("b", 0.9)):
             record = {"shift": f"ood-{name}", "ood_auroc": auroc, "ood_fpr95": 0.5, "ood_auroc_entropy": 0.6}
-            files.append(metrics_file(tmp_path, method, seed, f"ood-{name}", [record]))
-        cost = {"parameters": 10, "train_seconds": 2.0 + base, "predict_seconds": 1.0, "examples": 500}
-        path = tmp_path / f"e/softmax/seed-{seed}/{method}/predictions/test.cost.json"
-        write_json(path, cost | {"device": "cpu", "threads": 1, "peak_memory_bytes": 5})
-        costs.append(path)
+            suites[f"ood-{name}"] = [record]
+        suites = {suite: measured(method, seed, suite, records) for suite, records in suites.items()}
+        files.append(metrics_file(tmp_path, seed, {method: suites}))
+        costs.append(cost_file(tmp_path, method, seed, {1: 1.0}, train_seconds=2.0 + base))
     return files, costs
 
 
@@ -85,11 +104,51 @@ def test_main_table(study):
 
 def test_published_numbers_stand_at_the_row_of_the_most_samples(study, tmp_path):
     files, costs = study
-    many = metrics_file(tmp_path / "ten", "mle", 0, "test", [dict.fromkeys(METRICS, 0.9)], samples=10)
+    suites = {"test": measured("mle", 0, "test", [dict.fromkeys(METRICS, 0.9)], samples=10)}
+    many = metrics_file(tmp_path / "ten", 0, {"mle": suites})
     published = {"e": {"softmax": {"mle": {"mcc": 0.32, "source": "a table"}}}}
     table = main_table(long_table([*files, many]), cost_table(costs), published).set_index(["method", "samples"])
     assert table.loc[("mle", 10), "published_mcc"] == 0.32
     assert table["published_mcc"].notna().sum() == 1
+
+
+def test_a_row_costs_what_its_own_number_of_samples_costs(tmp_path):
+    """Not what the most samples cost: 1 and 10 samples of one run are two rows."""
+    methods, costs = {}, []
+    for seed, factor in ((0, 1.0), (1, 3.0)):
+        records = [dict.fromkeys(METRICS, 0.5) | {"samples": samples} for samples in (1, 10)]
+        methods[seed] = metrics_file(
+            tmp_path, seed, {"director": {"test": measured("director", seed, "test", records)}}
+        )
+        costs.append(cost_file(tmp_path, "director", seed, {1: 0.5 * factor, 10: 4.0 * factor}, examples=250))
+    table = main_table(long_table(methods.values()), cost_table(costs), {}).set_index("samples")
+    assert table.loc[1, "predict_seconds_per_1000"] == pytest.approx(1000 * (0.5 + 1.5) / 2 / 250)
+    assert table.loc[10, "predict_seconds_per_1000"] == pytest.approx(1000 * (4 + 12) / 2 / 250)
+    assert list(table["parameters"]) == [10, 10] and list(table["seeds"]) == [2, 2]
+    cost = cost_table(costs)
+    assert cost.index.names == ["experiment", "backbone", "method", "samples"]
+    assert list(cost.index) == [("e", "softmax", "director", 1), ("e", "softmax", "director", 10)]
+    row = cost.loc[("e", "softmax", "director", 10)]
+    assert (row["device"], row["threads"], row["peak_memory_bytes"]) == ("cpu", 1, 5)
+
+
+def test_lines_come_in_the_order_of_the_rows_and_by_seed(study):
+    """Files are of run folders, rows are across them."""
+    files, _ = study
+    long = in_order(long_table([files[2], files[1], files[0]]), ROWS[::-1])
+    runs = list(long[["method", "seed"]].drop_duplicates().itertuples(index=False, name=None))
+    assert runs == [("ensemble", "pooled"), ("mle", "0"), ("mle", "1")]
+    plain = long_table([files[1]])
+    assert long[long["seed"] == "1"].reset_index(drop=True).equals(plain), "lines of a run stay as they were"
+    assert set(in_order(long_table(files), ROWS[:1])["method"]) == {"mle"}
+    with pytest.raises(InputError, match=r"no metrics of e/softmax/director; .*metrics\.json"):
+        in_order(long_table(files), [*ROWS, ("e", "softmax", "director")])
+
+
+def test_seeds_are_ordered_as_numbers(tmp_path):
+    suites = [{"mle": {"test": measured("mle", seed, "test", [dict.fromkeys(METRICS, 0.5)])}} for seed in (10, 9)]
+    files = [metrics_file(tmp_path, seed, methods) for seed, methods in zip((10, 9), suites, strict=True)]
+    assert list(in_order(long_table(files), ROWS[:1])["seed"].unique()) == ["9", "10"]
 
 
 def test_companion_tables(study):
@@ -105,13 +164,14 @@ def test_companion_tables(study):
 def test_written_tables(study, tmp_path):
     comparison = tmp_path / "comparison.csv"
     comparison.write_text("experiment,method\ne,mle\n")
-    write_tables(tmp_path / "tables", *study, [comparison], {})
+    write_tables(tmp_path / "tables", *study, [comparison], {}, ROWS[::-1])
     names = {path.name for path in (tmp_path / "tables").iterdir()}
     expected = {f"{name}.csv" for name in ("main", "all", "corruption", "ood", "cost", "comparison")}
     assert names == expected | {"main.json", "main.md", "main.tex"}
     long = pd.read_csv(tmp_path / "tables/all.csv")
     line = long[(long["seed"] == "1") & (long["metric"] == "auroc")]
     assert len(line) == 1 and line["value"].isna().all(), "undefined is an empty cell"
+    assert list(pd.read_csv(tmp_path / "tables/main.csv")["method"]) == ["ensemble", "mle"], "the order of the rows"
     assert long.set_index(["method", "seed", "suite", "shift", "severity", "metric"]).loc[
         ("mle", "0", "corrupted", "fog", 2, "accuracy"), "value"
     ] == pytest.approx(0.6)
@@ -128,10 +188,11 @@ def test_readable_table(study):
 
 
 def test_the_suite_shifted_and_mcc_have_columns_of_their_own(tmp_path, study):
-    files, costs = study
+    _, costs = study
     clean = dict.fromkeys(METRICS, 0.5) | {"mcc": 0.25}
-    files = [metrics_file(tmp_path, "mle", 0, "test", [clean])]
-    files.append(metrics_file(tmp_path, "mle", 0, "shifted", [clean | {"accuracy": 0.4, "mcc": -0.125}]))
+    records = {"test": [clean], "shifted": [clean | {"accuracy": 0.4, "mcc": -0.125}]}
+    suites = {suite: measured("mle", 0, suite, lines) for suite, lines in records.items()}
+    files = [metrics_file(tmp_path, 0, {"mle": suites})]
     table = main_table(long_table(files), cost_table(costs[:1]), {})
     row = table.iloc[0]
     assert (row["accuracy"], row["mcc"], row["shifted_accuracy"], row["shifted_mcc"]) == (0.5, 0.25, 0.4, -0.125)
@@ -153,5 +214,12 @@ def test_generated_suites_are_marked_in_every_table(study):
 
 def test_a_foreign_metrics_file_is_named(tmp_path):
     write_json(tmp_path / "odd.json", {"records": []})
-    with pytest.raises(InputError, match=r"odd\.json.*'about'"):
+    with pytest.raises(InputError, match=r"odd\.json: not a file of metrics"):
         long_table([tmp_path / "odd.json"])
+
+
+def test_a_foreign_cost_file_is_named(tmp_path):
+    path = cost_file(tmp_path, "mle", 0, {1: 1.0})
+    write_json(path, {"predict_seconds": 1.0})
+    with pytest.raises(InputError, match=r"predictions/cost\.json: not a file of costs"):
+        cost_table([path])

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from director.data import cola, cola_ood, imdb
+from director.data.catalogue import split_of
 from director.data.dataset import Dataset
 from director.data.sources import Unavailable
-from director.data.splits import load_split, split_dataset
+from director.data.splits import load_split, write_split
 from director.data.texts import Texts
-from director.files import InputError
+from director.errors import InputError
 
 TRAIN, DEV = "in_domain_train.tsv", "in_domain_dev.tsv"
 TSV = {
@@ -124,21 +125,20 @@ def numbered(name, count, **about):
 
 def test_cola_is_split_as_in_the_paper(tmp_path):
     pool = numbered("cola", 9078)
-    parts = [cola.split(pool, 6355, 907, seed) for seed in range(3)]
+    parts = [split_of(pool, 6355, 907, seed) for seed in range(3)]
     assert {name: len(rows) for name, rows in parts[0].items()} == {"train": 6355, "validation": 907, "test": 1816}
     assert all((other["test"] == parts[0]["test"]).all() for other in parts)
     assert (parts[1]["train"] != parts[0]["train"]).any()
     held_out = np.concatenate(list(parts[0].values()))
     assert len(np.unique(held_out)) == 9078
 
-    pool.save(tmp_path / "cola")
-    split_dataset(tmp_path / "cola", tmp_path / "s.npz", train=6355, validation=907, seed=0, protocol="paper")
+    write_split(tmp_path / "s.npz", split_of(pool, 6355, 907, 0, "paper"))
     paper = load_split(tmp_path / "s.npz")
     np.testing.assert_array_equal(paper["validation"], parts[0]["test"])
     np.testing.assert_array_equal(paper["test"], parts[0]["test"])
     np.testing.assert_array_equal(paper["train"], parts[0]["train"])
-    with pytest.raises(InputError, match="protocol is 'guess'"):
-        cola.split(pool, 6355, 907, 0, protocol="guess")
+    with pytest.raises(InputError, match="cola has no protocol guess, only held_out and paper"):
+        split_of(pool, 6355, 907, 0, protocol="guess")
 
 
 # -- IMDB --------------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_imdb_that_is_nowhere_says_how_to_provide_it(folder):
 def test_imdb_is_split_by_class_and_tested_on_its_test_part():
     labels = np.tile(np.repeat([0, 1], 100), 2)
     reviews = Dataset.clean("imdb", Texts.of(["x"] * 400), labels, parts={"train": 200, "test": 200})
-    parts = [imdb.split(reviews, 120, 40, seed) for seed in (0, 1)]
+    parts = [split_of(reviews, 120, 40, seed) for seed in (0, 1)]
     for name, count in {"train": 120, "validation": 40, "test": 200}.items():
         np.testing.assert_array_equal(parts[0][name], parts[1][name])
         assert np.bincount(labels[parts[0][name]]).tolist() == [count // 2, count // 2]

@@ -5,10 +5,11 @@ import logging
 import numpy as np
 import pytest
 
-from director.data.dataset import Dataset, TextExamples
+from director.data.dataset import Dataset
+from director.data.examples import TextExamples
 from director.data.texts import Texts, decode
 from director.data.tokenizer import train_tokenizer
-from director.files import InputError
+from director.errors import InputError
 
 STRINGS = ["the keys are here", "", "naïve café", "日本語 \U0001f600", 'a "quoted"\ttab\nline', "the key"]
 CORPUS = ["the keys to the cabinet are here", "the key is old", "keys and cabinets"] * 3

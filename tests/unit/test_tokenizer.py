@@ -15,7 +15,7 @@ from director.data.tokenizer import (
     train_tokenizer,
     vocabulary_size,
 )
-from director.files import InputError
+from director.errors import InputError
 
 CORPUS = ["The keys to the cabinet are here.", "the key is old", "keys, and cabinets!", "wxyz"] * 2
 

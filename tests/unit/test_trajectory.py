@@ -1,18 +1,15 @@
-"""Trajectories live and from disk: the same batches, and no cache that is not whole or not the right one."""
+"""Trajectories captured live: the path of the teacher, the same for an example in any batch."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from director.backbones import ImageTransformer, Transformer
-from director.files import InputError
-from director.taps import path_of
-from director.trajectory import MANIFEST, TrajectoryCache, capture, write_cache
+from director.models.transformers import ImageTransformer, Transformer
+from director.path.residual import path_of
+from director.path.trajectory import capture
 
-COUNT, IDENTITY = 10, {"weights": "ab12", "rows": (0, 10), "view": 0}
+COUNT = 10
+SIZES = {"width": 12, "depth": 3, "heads": 3, "mlp_width": 8, "classes": 4, "dropout": 0.1}
 
 
 class TokenEmbedding(nn.Module):
@@ -28,34 +25,32 @@ class TokenEmbedding(nn.Module):
         return self.table(numbers.clamp(min=0)), numbers >= 0
 
 
+class TokenTransformer(Transformer):
+    """A transformer of token numbers."""
+
+    @classmethod
+    def embedding_of(cls, settings):
+        return TokenEmbedding()
+
+
+def kep(variant):
+    """Kernel-eigenpair attention in the last layer."""
+    return {"kind": "kep_svgp", "layers": 1, "variant": variant, "rank": 2, "multiplier": 2}
+
+
 @pytest.fixture(params=["images", "text"])
 def teacher(request):
     """A path, and rows -> inputs of it; the text model has kernel-eigenpair layers, its inputs are ragged."""
     torch.manual_seed(0)
-    kep = {"kep_layers": 1, "kep_rank": 2, "kep_multiplier": 2}
-    sizes = {"width": 12, "depth": 3, "heads": 3, "mlp_width": 8, "classes": 4, "dropout": 0.1}
     if request.param == "images":
-        model = ImageTransformer(image_size=8, channels=1, patch=4, **sizes, **kep)
+        model = ImageTransformer(image_size=8, channels=1, patch=4, **SIZES, attention=kep("concat"))
         inputs = torch.randn(COUNT, 1, 8, 8)
         return path_of(model), lambda rows: inputs[rows]
-    model = Transformer(TokenEmbedding(), kep_variant="sum", **sizes, **kep)
-    model.settings = sizes
+    model = TokenTransformer({**SIZES, "attention": kep("sum")})
     numbers = torch.randint(20, (COUNT, 8))
     lengths = torch.tensor([8, 3, 1, 5, 7, 2, 2, 4, 6, 3])
     numbers[torch.arange(8) >= lengths[:, None]] = -1
     return path_of(model), lambda rows: numbers[rows, : lengths[rows].max()]
-
-
-def equal(one, other, rtol=0.0, atol=0.0):
-    torch.testing.assert_close(one.states, other.states, rtol=rtol, atol=atol)
-    torch.testing.assert_close(one.variances, other.variances, rtol=rtol, atol=atol)
-    assert (one.mask is None) == (other.mask is None)
-    assert one.mask is None or torch.equal(one.mask, other.mask)
-
-
-def filled(folder, teacher, **options):
-    write_cache(folder, *teacher, COUNT, **{"identity": IDENTITY, "shard_size": 4} | options)
-    return folder
 
 
 def test_a_captured_trajectory_is_the_path(teacher):
@@ -78,123 +73,3 @@ def test_an_example_has_the_same_trajectory_and_logits_alone_and_with_padding(te
         torch.testing.assert_close(together.states[:, row : row + 1, :count], alone.states)
         torch.testing.assert_close(together.variances[:, row : row + 1, :count], alone.variances)
         torch.testing.assert_close(path.readout(alone.states[-1], alone.mask), logits[row : row + 1])
-
-
-def test_cached_batches_equal_live_ones_exactly_in_float32(tmp_path, teacher):
-    path, inputs = teacher
-    data = TrajectoryCache(filled(tmp_path, teacher), IDENTITY)
-    assert (len(data), data.steps, data.width) == (COUNT, 3, 12)
-    for start in (0, 4, 8):
-        rows = np.arange(start, min(start + 4, COUNT))
-        equal(data.batch(rows), capture(path, inputs(rows)))
-    shuffled = [9, 2, 5, 0, 5]
-    equal(data.batch(shuffled), capture(path, inputs(shuffled)), rtol=1e-4, atol=1e-5)
-    equal(data.batch([2]), capture(path, inputs([2])), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype, bits", [("bfloat16", 8), ("float16", 11)])
-def test_smaller_numbers_are_rounded_to_the_nearest(tmp_path, teacher, dtype, bits):
-    path, inputs = teacher
-    live = capture(path, inputs(range(4)))
-    batch = TrajectoryCache(filled(tmp_path, teacher, dtype=dtype), IDENTITY).batch(range(4))
-    equal(batch, live, rtol=2.0**-bits, atol=1e-7)
-    assert torch.equal(batch.states, live.states.to(getattr(torch, dtype)).float())
-
-
-def test_only_real_tokens_are_stored_and_opened_as_a_memory_map(tmp_path, teacher):
-    path, inputs = teacher
-    data = TrajectoryCache(filled(tmp_path, teacher), IDENTITY)
-    offsets, tokens = data._open(0)
-    live = capture(path, inputs(range(4)))
-    lengths = np.full(4, 4) if live.mask is None else live.mask.sum(1).numpy()
-    assert offsets.tolist() == [0, *lengths.cumsum()]
-    assert tokens.shape == (lengths.sum(), 7, 12) and isinstance(tokens, np.memmap)
-
-
-def test_softmax_variance_reaches_the_cache(tmp_path, teacher):
-    data = TrajectoryCache(filled(tmp_path, teacher, softmax_variance="zero"), {"softmax_variance": "zero"})
-    variances = data.batch([0]).variances
-    assert (variances[:2] == 0).all() and (variances[2] > 0).all()
-
-
-def test_an_interrupted_capture_goes_on_at_the_last_whole_shard(tmp_path, teacher):
-    path, inputs = teacher
-    asked = []
-
-    def watched(rows, fail_at=None):
-        asked.append(rows[0])
-        if rows[0] == fail_at:
-            raise KeyboardInterrupt
-        return inputs(rows)
-
-    with pytest.raises(KeyboardInterrupt):
-        filled(tmp_path / "a", (path, lambda rows: watched(rows, fail_at=8)))
-    with pytest.raises(InputError, match=r"a: an unfinished trajectory cache of 10 examples"):
-        TrajectoryCache(tmp_path / "a", IDENTITY)
-    (tmp_path / "a" / "00001.tokens.npy").write_bytes(b"damaged")
-    asked.clear()
-    filled(tmp_path / "a", (path, watched))
-    assert asked == [4, 8]
-    filled(tmp_path / "b", teacher)
-    for file in (tmp_path / "b").iterdir():
-        assert file.read_bytes() == (tmp_path / "a" / file.name).read_bytes()
-    asked.clear()
-    filled(tmp_path / "a", (path, watched))
-    assert asked == []
-
-
-def test_a_capture_of_something_else_replaces_a_stale_cache(tmp_path, teacher):
-    filled(tmp_path, teacher)
-    filled(tmp_path, teacher, identity={**IDENTITY, "weights": "cd34"}, shard_size=10)
-    assert TrajectoryCache(tmp_path, {**IDENTITY, "weights": "cd34"}).batch([9]).states.isfinite().all()
-    assert len(list(tmp_path.glob("*.npy"))) == 2
-
-
-def test_unusable_caches_are_refused_by_name(tmp_path, teacher):
-    folder = filled(tmp_path / "cache", teacher)
-    with pytest.raises(InputError, match=r"cache: stale .*weights is 'ab12', not 'zz'.*view is 0, not 1"):
-        TrajectoryCache(folder, {"weights": "zz", "view": 1})
-    with pytest.raises(InputError, match="missing"):
-        TrajectoryCache(tmp_path / "missing", IDENTITY)
-    tokens = folder / "00001.tokens.npy"
-    content = tokens.read_bytes()
-    tokens.write_bytes(content[:-4])
-    with pytest.raises(InputError, match=r"00001\.tokens\.npy: differs from its checksum"):
-        TrajectoryCache(folder, IDENTITY)
-    tokens.unlink()
-    with pytest.raises(InputError, match=r"00001\.tokens\.npy: is missing"):
-        TrajectoryCache(folder, IDENTITY, verify=False)
-    tokens.write_bytes(content)
-    with pytest.raises(InputError, match="no row 10: it holds 10 examples"):
-        TrajectoryCache(folder, IDENTITY).batch([3, 10])
-    (folder / MANIFEST).write_text(json.dumps({"name": "digits"}))
-    with pytest.raises(InputError, match=r"manifest\.json: not the manifest of a trajectory cache"):
-        TrajectoryCache(folder, IDENTITY)
-    with pytest.raises(InputError, match=r"manifest\.json: not the manifest of a trajectory cache"):
-        filled(folder, teacher)  # nor is another's folder written to
-
-
-def test_states_that_cannot_be_kept_are_refused(tmp_path, teacher):
-    path, _ = teacher
-    with pytest.raises(InputError, match="'float8' is not possible; choose one of float32"):
-        filled(tmp_path, teacher, dtype="float8")
-    with pytest.raises(InputError, match="shard_size 0"):
-        filled(tmp_path, teacher, shard_size=0)
-    with torch.no_grad():
-        path.model.blocks[0].attention_half.attention.o.bias.fill_(1e5)
-    with pytest.raises(InputError, match="do not fit into float16; use bfloat16 or float32"):
-        filled(tmp_path, teacher, dtype="float16")
-    with torch.no_grad():
-        path.model.blocks[0].attention_half.attention.o.bias.fill_(float("nan"))
-    with pytest.raises(InputError, match="not finite in shard 0"):
-        filled(tmp_path, teacher)
-
-
-def test_padding_before_real_tokens_is_refused(tmp_path):
-    torch.manual_seed(0)
-    sizes = {"width": 12, "depth": 1, "heads": 3, "mlp_width": 8, "classes": 4, "dropout": 0.1}
-    options = {"kep_layers": 0, "kep_variant": "sum", "kep_rank": 2, "kep_multiplier": 2}
-    model = Transformer(TokenEmbedding(), **sizes, **options)
-    model.settings = sizes
-    with pytest.raises(InputError, match="shard 0 have padding before real tokens"):
-        write_cache(tmp_path, path_of(model), lambda rows: torch.tensor([[-1, 4]]), 1, identity={})

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from director.backbones import load_model, parameter_count
 from director.files import file_digest
-from director.predictions import Predictions, mutual_information
-from director.process import Director
-from director.tables import MAIN
-from director.taps import path_of
+from director.models.student import Director
+from director.models.transformers import load_model, parameter_count
+from director.numbers.predictions import Predictions, mutual_information
+from director.path.residual import path_of
+from director.report.tables import MAIN
 
 pytestmark = pytest.mark.pipeline
 ROWS = [  # backbone, method, samples, runs
@@ -68,7 +68,7 @@ def test_costs_in_the_main_table_are_of_what_predicts_and_of_all_that_was_traine
 
 def test_the_tables_numbers_are_those_of_the_prediction_files(study):
     """The table can be traced: the files named by it, measured anew, give its numbers."""
-    from director.metrics import ece_15
+    from director.numbers.metrics import ece_15
 
     runs = [study.folder / f"results/tiny/softmax/seed-{seed}/mc_dropout/predictions/test.npz" for seed in (0, 1)]
     expected = np.mean([ece_15(Predictions.load(path)) for path in runs])

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from director.backbones import load_model
 from director.data.dataset import Dataset
-from director.predictions import Predictions
+from director.models.transformers import load_model
+from director.numbers.predictions import Predictions
 
 pytestmark = pytest.mark.pipeline
 RUN = "results/tiny/softmax/seed-0"

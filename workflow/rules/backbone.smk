@@ -1,19 +1,22 @@
 # Backbones: the trained transformers that every method starts from.
 
-# Train one backbone to its best validation epoch; a killed job goes on where it was.
+# Deal the data into train, validation and test for one seed, and train one backbone to its best validation epoch; a killed
+# job goes on where it was.
 rule train_backbone:
     input:
-        manifest=lambda wildcards: raw(settings(wildcards).data.name),
-        split=SPLIT,
+        manifest=own_data,
     output:
         weights=f"{BACKBONE}/model.safetensors",
         history=f"{BACKBONE}/history.csv",
         cost=f"{BACKBONE}/cost.json",
         settings=f"{BACKBONE}/settings.yaml",
+        split=f"{BACKBONE}/split.npz",
     params:
         code=code("train_backbone"),
-        options=training_options,
-    threads: COMPUTE.threads
+        split=lambda wildcards: PLAN.split_options(wildcards.experiment),
+        job=lambda wildcards: PLAN.job_options(wildcards.experiment),
+        training=lambda wildcards: PLAN.training_options(wildcards.experiment, wildcards.backbone),
+    threads: PLAN.compute.threads
     resources:
         gpu=GPUS,
     log:

@@ -1,40 +1,38 @@
 # Baselines made from prediction files alone, without a model.
 
-# Fit one temperature on a method's own validation predictions, and apply it to its predictions of a suite.
-rule fit_temperature:
+# Fit a temperature to a method's own validation predictions and apply it to its other suites, for every scaled row of a run
+# folder in one job.
+rule scale:
     input:
-        validation=lambda wildcards: scaled_by(wildcards, PREDICTIONS, "val"),
-        predictions=lambda wildcards: scaled_by(wildcards, PREDICTIONS, wildcards.suite),
-        cost=lambda wildcards: scaled_by(wildcards, COST, wildcards.suite),
+        manifests=lambda wildcards: [MANIFEST.format(**{**wildcards, "method": source}) for source in dict.fromkeys(PLAN.scaled(run_of(wildcards)).values())],
     output:
-        predictions=PREDICTIONS,
-        cost=COST,
+        temperatures=TEMPERATURES,
     params:
-        code=code("fit_temperature"),
-        method=lambda wildcards: wildcards.method,
-        bounds=lambda wildcards: settings(wildcards).temperature.model_dump(),
-    wildcard_constraints:
-        method="|".join(SCALED),
+        code=code("scale"),
+        scaled=lambda wildcards: PLAN.scaled(run_of(wildcards)),
+        bounds=lambda wildcards: PLAN.experiments[wildcards.experiment].temperature.model_dump(),
     log:
-        "logs/fit_temperature/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
+        "logs/scale/{experiment}/{backbone}/seed-{seed}.log",
     conda:
         ENVIRONMENT
     script:
-        "../scripts/fit_temperature.py"
+        "../scripts/scale.py"
 
 
-# Pool the `mle` predictions of all seeds into a deep ensemble.
+# Pool the predictions of all seeds into a deep ensemble.
 rule pool_ensemble:
     input:
-        predictions=members(PREDICTIONS),
-        cost=members(COST),
+        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
+        costs=lambda wildcards: [ancient(COST.format(**job._asdict())) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
     output:
-        predictions=PREDICTIONS.replace("{method}", "ensemble").replace("{seed}", POOLED),
-        cost=COST.replace("{method}", "ensemble").replace("{seed}", POOLED),
+        manifest=MANIFEST.replace("{seed}", POOLED),
+        cost=COST.replace("{seed}", POOLED),
     params:
         code=code("pool_ensemble"),
+    wildcard_constraints:
+        method="|".join(name for name, method in METHODS.items() if method.pools),
     log:
-        "logs/pool_ensemble/{experiment}/{backbone}/{suite}.log",
+        "logs/pool_ensemble/{experiment}/{backbone}/{method}.log",
     conda:
         ENVIRONMENT
     script:

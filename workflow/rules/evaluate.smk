@@ -1,32 +1,32 @@
 # Numbers, tables and figures: everything after the prediction files.
 
-# Every metric of one prediction file.
+# Every metric of every suite and method of a run folder.
 rule measure:
     input:
-        predictions=PREDICTIONS,
-        inside=inside_of,
+        predictions=lambda wildcards: [declared(Job(*run_of(wildcards), method)) for method in PLAN.methods(run_of(wildcards))],
     output:
         metrics=METRICS,
     params:
         code=code("measure"),
-        samples=lambda wildcards: settings(wildcards).samples_of(wildcards.method),
+        samples=lambda wildcards: PLAN.measured_samples(run_of(wildcards)),
     log:
-        "logs/measure/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
+        "logs/measure/{experiment}/{backbone}/seed-{seed}.log",
     conda:
         ENVIRONMENT
     script:
         "../scripts/measure.py"
 
 
-# Differences of every row to the reference row, with intervals and tests, on the test suite.
+# Differences of every row to the reference row, with intervals and tests, on every suite of the main table.
 rule compare:
     input:
-        predictions=lambda wildcards: files_of(wildcards.experiment, PREDICTIONS, ["test"]),
+        predictions=lambda wildcards: predictions_of(wildcards.experiment),
     output:
-        comparison="results/{experiment}/comparison.csv",
+        comparison=COMPARISON,
     params:
         code=code("compare"),
-        comparison=lambda wildcards: settings(wildcards).comparison.model_dump(),
+        manifests=lambda wildcards: manifests_of(wildcards.experiment),
+        comparison=lambda wildcards: PLAN.experiments[wildcards.experiment].comparison.model_dump(),
     log:
         "logs/compare/{experiment}.log",
     conda:
@@ -38,16 +38,17 @@ rule compare:
 # The tables of the study. Its runs are published first, so that whoever asks for the table finds them in MLflow.
 rule tabulate:
     input:
-        metrics=files_of_all(METRICS),
-        costs=files_of_all(COST, ["test"]),
-        comparisons=expand("results/{experiment}/comparison.csv", experiment=EXPERIMENTS),
+        metrics=of_all(metrics_of),
+        comparisons=expand(COMPARISON, experiment=PLAN.experiments),
         published=RUNS_PUBLISHED,
     output:
         main=report(MAIN, caption="../report/main.rst", category="tables", labels={"table": "main"}),
-        others=[table for table in TABLES if table != MAIN],
+        others=OTHER_TABLES,
     params:
         code=code("tabulate"),
-        published={name: experiment.model_dump()["published"] for name, experiment in EXPERIMENTS.items()},
+        costs=[COST.format(**job._asdict()) for job in of_all(PLAN.jobs)],
+        published=PLAN.published(),
+        rows=[(experiment, *row) for experiment in PLAN.experiments for row in PLAN.rows(experiment)],
     log:
         "logs/tabulate.log",
     conda:
@@ -59,11 +60,12 @@ rule tabulate:
 # Stated confidence against what came true, per method.
 rule plot_reliability:
     input:
-        predictions=lambda wildcards: files_of(wildcards.experiment, PREDICTIONS, ["test"]),
+        predictions=lambda wildcards: predictions_of(wildcards.experiment),
     output:
         figure=report("results/figures/{experiment}/reliability.svg", caption="../report/reliability.rst", category="{experiment}", labels={"figure": "reliability"}),
     params:
         code=code("plot_reliability"),
+        manifests=lambda wildcards: manifests_of(wildcards.experiment),
     log:
         "logs/plot_reliability/{experiment}.log",
     conda:
@@ -75,11 +77,12 @@ rule plot_reliability:
 # Error among the inputs that a method keeps when it may abstain.
 rule plot_risk_coverage:
     input:
-        predictions=lambda wildcards: files_of(wildcards.experiment, PREDICTIONS, ["test"]),
+        predictions=lambda wildcards: predictions_of(wildcards.experiment),
     output:
         figure=report("results/figures/{experiment}/risk_coverage.svg", caption="../report/risk_coverage.rst", category="{experiment}", labels={"figure": "risk and coverage"}),
     params:
         code=code("plot_risk_coverage"),
+        manifests=lambda wildcards: manifests_of(wildcards.experiment),
     log:
         "logs/plot_risk_coverage/{experiment}.log",
     conda:
@@ -91,7 +94,7 @@ rule plot_risk_coverage:
 # How accuracy and calibration decay as the corruption grows.
 rule plot_severity:
     input:
-        metrics=lambda wildcards: files_of(wildcards.experiment, METRICS, ["test", "corrupted"]),
+        metrics=lambda wildcards: metrics_of(wildcards.experiment),
     output:
         figure=report("results/figures/{experiment}/severity.svg", caption="../report/severity.rst", category="{experiment}", labels={"figure": "severity"}),
     params:
@@ -107,13 +110,14 @@ rule plot_severity:
 # Predicted probability against the true one, where it is known.
 rule plot_bayes:
     input:
-        predictions=lambda wildcards: files_of(wildcards.experiment, PREDICTIONS, probabilities_of(wildcards.experiment)),
-        manifests=lambda wildcards: [raw(name) for name in probabilities_of(wildcards.experiment).values()],
+        predictions=lambda wildcards: predictions_of(wildcards.experiment),
+        datasets=lambda wildcards: raw(*PLAN.known_probabilities(wildcards.experiment).values()),
     output:
         figure=report("results/figures/{experiment}/bayes.svg", caption="../report/bayes.rst", category="{experiment}", labels={"figure": "true probability"}),
     params:
         code=code("plot_bayes"),
-        suites=lambda wildcards: list(probabilities_of(wildcards.experiment)),
+        manifests=lambda wildcards: manifests_of(wildcards.experiment),
+        suites=lambda wildcards: list(PLAN.known_probabilities(wildcards.experiment)),
     log:
         "logs/plot_bayes/{experiment}.log",
     conda:
@@ -125,11 +129,12 @@ rule plot_bayes:
 # How much variance the student's kernel predicts at each step of its path.
 rule plot_depth:
     input:
-        depths=lambda wildcards: depths_of(wildcards.experiment),
+        predictions=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.depths(wildcards.experiment)],
     output:
         figure=report("results/figures/{experiment}/depth.svg", caption="../report/depth.rst", category="{experiment}", labels={"figure": "uncertainty along depth"}),
     params:
         code=code("plot_depth"),
+        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.depths(wildcards.experiment)],
     log:
         "logs/plot_depth/{experiment}.log",
     conda:

@@ -1,27 +1,45 @@
-# Predictions of the methods that run a model.
+# Predictions: one job per method and run folder writes every suite, with the model loaded once.
 
-# Logits of one method on one suite: a single pass, or every sample of a stochastic one.
+# Every suite with a backbone: a single pass, or every sample of a stochastic method. A killed job goes on with the suites that
+# it had not finished: their files lie undeclared beside the manifest, which comes last.
 rule predict:
     input:
         weights=f"{BACKBONE}/model.safetensors",
-        training_cost=f"{BACKBONE}/cost.json",
-        manifest=predicted_dataset,
-        split=SPLIT,
+        training_cost=ancient(f"{BACKBONE}/cost.json"),
+        manifests=lambda wildcards: raw(*PLAN.datasets(wildcards.experiment)),
+        split=f"{BACKBONE}/split.npz",
     output:
-        predictions=PREDICTIONS,
+        manifest=MANIFEST,
         cost=COST,
     params:
-        code=code("predict"),
-        options=prediction_options,
+        code=code("predict", weights="backbone"),
+        options=lambda wildcards: PLAN.prediction_options(wildcards.experiment, wildcards.method),
     wildcard_constraints:
-        method="mle|mc_dropout|kep_svgp",
+        method="|".join(PLAN.names(weights="backbone")),
         seed=r"\d+",
-    threads: COMPUTE.threads
+    threads: PLAN.compute.threads
     resources:
         gpu=GPUS,
     log:
-        "logs/predict/{experiment}/{backbone}/seed-{seed}/{method}/{suite}.log",
+        "logs/predict/{experiment}/{backbone}/seed-{seed}/{method}.log",
     conda:
         ENVIRONMENT
     script:
         "../scripts/predict.py"
+
+
+# Every suite with a student's roll-outs, and the uncertainty along their depth.
+use rule predict as predict_student with:
+    input:
+        weights=f"{STUDENT}/model.safetensors",
+        training_cost=ancient(f"{STUDENT}/cost.json"),
+        manifests=lambda wildcards: raw(*PLAN.datasets(wildcards.experiment)),
+        split=f"{BACKBONE}/split.npz",
+    params:
+        code=code("predict", weights="student"),
+        options=lambda wildcards: PLAN.prediction_options(wildcards.experiment, wildcards.method),
+    wildcard_constraints:
+        method="|".join(PLAN.names(weights="student")) or "none",
+        seed=r"\d+",
+    log:
+        "logs/predict_student/{experiment}/{backbone}/seed-{seed}/{method}.log",

@@ -8,19 +8,19 @@ localrules:
     publish,
 
 
-# One MLflow run per trained backbone and per method of an experiment.
+# One MLflow run per trained backbone and per method of a run folder.
 rule publish_runs:
     input:
-        weights=lambda wildcards: trained_of(wildcards.experiment),
-        metrics=lambda wildcards: files_of(wildcards.experiment, METRICS),
+        weights=of_all(trained_of),
+        metrics=of_all(metrics_of),
     output:
-        complete="mlruns/{experiment}.complete",
+        complete=RUNS_PUBLISHED,
     params:
         code=code("publish_runs"),
     resources:
         mlflow=1,
     log:
-        "logs/publish_runs/{experiment}.log",
+        "logs/publish_runs.log",
     conda:
         ENVIRONMENT
     script:
@@ -30,7 +30,7 @@ rule publish_runs:
 # One MLflow run that holds the tables and figures of the study.
 rule publish_tables:
     input:
-        tables=TABLES,
+        tables=[MAIN, *OTHER_TABLES],
         figures=FIGURES,
     output:
         complete=TABLES_PUBLISHED,

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from director.distillation import cache_trajectory
 from director.files import file_digest, write_json
-from director.job import start
+from director.job_log import start
+from director.settings.training import Compute
+from director.training.cache_trajectory import cache_trajectory
 
 start(snakemake.log[0])
 options = dict(snakemake.params.options)
@@ -13,10 +14,10 @@ cache_trajectory(
     teacher_file=snakemake.input.teacher,
     dataset_folder=Path(snakemake.input.manifest).parent,
     split_file=snakemake.input.split,
-    seed=int(snakemake.wildcards.seed),
     folders=folders,
-    device=snakemake.config["compute"]["device"],
-    threads=snakemake.threads,
+    cost_file=snakemake.output.cost,
+    seed=int(snakemake.wildcards.seed),
+    compute=Compute(**snakemake.config["compute"] | {"threads": snakemake.threads}),
     **options,
 )
 write_json(snakemake.output.complete, {folder: file_digest(Path(folder, "manifest.json")) for folder in folders})

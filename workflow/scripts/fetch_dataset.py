@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from director.data.fetch import fetch_dataset
-from director.job import start
+from director.data.catalogue import fetch_dataset
+from director.job_log import start
 
 start(snakemake.log[0])
 fetch_dataset(

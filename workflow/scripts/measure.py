@@ -1,13 +1,9 @@
-"""Every metric of one prediction file, as JSON."""
+"""Every metric of every suite of a run folder, as JSON."""
 
-from director.files import write_json
-from director.job import start
-from director.measurement import measure_suite
+from pathlib import Path
+
+from director.job_log import start
+from director.numbers.measure import measure_run
 
 start(snakemake.log[0])
-measured = measure_suite(
-    snakemake.input.predictions,
-    inside=next(iter(snakemake.input.inside), None),
-    samples=snakemake.params.samples,
-)
-write_json(snakemake.output.metrics, measured)
+measure_run(Path(snakemake.output.metrics).parent, snakemake.params.samples, snakemake.output.metrics)

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from director.data.dataset import Dataset
-from director.figures import plot_bayes
-from director.job import start
+from director.job_log import start
+from director.report.figures import plot_bayes
 
 start(snakemake.log[0])
-folders = [Path(manifest).parent for manifest in snakemake.input.manifests]
+folders = [Path(manifest).parent for manifest in snakemake.input.datasets]
 truths = {
     suite: Dataset.load(folder).probability for suite, folder in zip(snakemake.params.suites, folders, strict=True)
 }
-plot_bayes(snakemake.input.predictions, truths, snakemake.output.figure)
+plot_bayes(snakemake.params.manifests, truths, snakemake.output.figure)

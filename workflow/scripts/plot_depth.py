@@ -1,7 +1,7 @@
 """The student's predicted variance along its path, on clean, corrupted and foreign inputs."""
 
-from director.figures import plot_depth
-from director.job import start
+from director.job_log import start
+from director.report.figures import plot_depth
 
 start(snakemake.log[0])
-plot_depth(snakemake.input.depths, snakemake.output.figure)
+plot_depth(snakemake.params.manifests, snakemake.output.figure)

@@ -1,7 +1,7 @@
 """Reliability diagrams of an experiment's rows, on the test suite."""
 
-from director.figures import plot_reliability
-from director.job import start
+from director.job_log import start
+from director.report.figures import plot_reliability
 
 start(snakemake.log[0])
-plot_reliability(snakemake.input.predictions, snakemake.output.figure)
+plot_reliability(snakemake.params.manifests, snakemake.output.figure)

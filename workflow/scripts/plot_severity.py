@@ -1,7 +1,7 @@
 """Accuracy, NLL and ECE of an experiment's rows against the severity of the corruption."""
 
-from director.figures import plot_severity
-from director.job import start
+from director.job_log import start
+from director.report.figures import plot_severity
 
 start(snakemake.log[0])
 plot_severity(snakemake.input.metrics, snakemake.output.figure)

@@ -1,14 +1,16 @@
 """Pool the predictions of all seeds into a deep ensemble."""
 
-from director.ensemble import pool_ensemble
-from director.job import start
+from pathlib import Path
+
+from director.job_log import start
+from director.methods import POOLED
+from director.numbers.ensemble import pool_ensemble
 
 start(snakemake.log[0])
+names = {key: snakemake.wildcards[key] for key in ("experiment", "backbone", "method")}
 pool_ensemble(
-    prediction_files=snakemake.input.predictions,
-    cost_files=snakemake.input.cost,
-    about={key: snakemake.wildcards[key] for key in ("experiment", "backbone", "suite")}
-    | {"seed": "pooled", "code": snakemake.params.code},
-    predictions_file=snakemake.output.predictions,
-    cost_file=snakemake.output.cost,
+    snakemake.input.manifests,
+    snakemake.input.costs,
+    Path(snakemake.output.manifest).parent,
+    about=names | {"seed": POOLED, "code": snakemake.params.code},
 )

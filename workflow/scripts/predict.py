@@ -1,24 +1,22 @@
-"""Predictions of one method on one suite."""
+"""Predictions of one method with one trained model, on every suite."""
 
 from pathlib import Path
 
-from director.job import start
-from director.prediction import predict_suite
+from director.job_log import start
+from director.settings.training import Compute
+from director.training.predict_run import predict_run
 
 start(snakemake.log[0])
-wildcards, params = snakemake.wildcards, snakemake.params
-predict_suite(
+folders = [Path(manifest).parent for manifest in snakemake.input.manifests]
+names = {key: snakemake.wildcards[key] for key in ("experiment", "backbone", "method")}
+predict_run(
     weights_file=snakemake.input.weights,
     training_cost_file=snakemake.input.training_cost,
-    dataset_folder=Path(snakemake.input.manifest).parent,
-    split_file=None if wildcards.suite.startswith(("ood-", "shifted")) else snakemake.input.split,
-    method=wildcards.method,
-    seed=int(wildcards.seed),
-    about={key: wildcards[key] for key in ("experiment", "backbone", "suite")} | {"code": params.code},
-    predictions_file=snakemake.output.predictions,
-    cost_file=snakemake.output.cost,
-    depth_file=snakemake.output.get("depth"),
-    threads=snakemake.threads,
-    device=snakemake.config["compute"]["device"],
-    **params.options,
+    split_file=snakemake.input.split,
+    dataset_folders={folder.name: folder for folder in folders},
+    folder=Path(snakemake.output.manifest).parent,
+    seed=int(snakemake.wildcards.seed),
+    about=names | {"code": snakemake.params.code},
+    compute=Compute(**snakemake.config["compute"] | {"threads": snakemake.threads}),
+    **snakemake.params.options,
 )

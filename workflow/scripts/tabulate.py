@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from director.job import start
-from director.tables import write_tables
+from director.job_log import start
+from director.report.tables import write_tables
 
 start(snakemake.log[0])
 write_tables(
     Path(snakemake.output.main).parent,
     metrics_files=snakemake.input.metrics,
-    cost_files=snakemake.input.costs,
+    cost_files=snakemake.params.costs,
     comparison_files=snakemake.input.comparisons,
     published=snakemake.params.published,
+    rows=snakemake.params.rows,
 )

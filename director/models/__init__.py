@@ -1,0 +1,1 @@
+"""Attention, the paper's transformers, the transition kernel, the student, and files of weights."""

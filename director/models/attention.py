@@ -1,0 +1,194 @@
+"""Attention layers that are also distributions: one signature, each gives its mean, its variance and a sample.
+
+`layer(x, mask, noise) -> (output, penalties)` and `layer.moments(x, mask) -> (mean, variance)`, with
+x [B, N, d], mask [B, N] (True = real token; padding never influences real tokens; None: all real),
+noise a callable `shape -> tensor` for one sample per row of the batch (None: the mean), and penalties the scalars
+that the layer's own training objective adds, by name. Output, mean and variance come after the output maps and
+before the residual; the variance is the marginal one, >= 0, of each element. `layer.fixed_length` says whether every
+input must have one and the same number of tokens, none of them padding.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from director.errors import InputError
+
+VARIANTS = ("concat", "sum")
+
+Draw = Callable[[tuple[int, ...]], Tensor]
+Penalties = dict[str, Tensor]
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise `InputError` unless `heads` equal heads fill `width`."""
+    if heads < 1 or width < 1 or width % heads:
+        raise InputError(f"{heads} heads do not divide a width of {width}: choose heads that do")
+
+
+class SoftmaxAttention(nn.Module):
+    """Multi-head attention; its scale is 1/sqrt(d), of the whole width, in DIRECTOR's backbones (arXiv 2602.08920).
+
+    It has no randomness of its own: noise does not matter, and its variance reads each attention row as a
+    categorical law over the values, sum_j p_ij v_j^2 - (sum_j p_ij v_j)^2, taken through the output projection.
+    """
+
+    fixed_length = False
+
+    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        self.heads = heads
+        self.scale = width**-0.5 if scale is None else scale
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, noise: Draw | None = None) -> tuple[Tensor, Penalties]:
+        """Output [B, N, d]; no penalties."""
+        (mean,) = self._attend(x, mask, _split(self.v(x), self.heads))
+        return self.o(_merge(mean)), {}
+
+    def moments(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean (the output) and variance, both [B, N, d]."""
+        values = _split(self.v(x), self.heads)
+        mean, mean_square = self._attend(x, mask, values, values.square())
+        variance = (mean_square - mean.square()).clamp(min=0)  # rounding may leave a negative zero
+        return self.o(_merge(mean)), F.linear(_merge(variance), self.o.weight.square())
+
+    def _attend(self, x: Tensor, mask: Tensor | None, *values: Tensor) -> list[Tensor]:
+        """sum_j p_ij values_j for each of the values, [B, H, N, dh] -> [B, H, N, dh]."""
+        queries, keys = _split(self.q(x), self.heads), _split(self.k(x), self.heads)
+        key_mask = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
+        # One fused call for each is faster than a single one with wider values, which has no fused kernel.
+        return [F.scaled_dot_product_attention(queries, keys, value, key_mask, scale=self.scale) for value in values]
+
+
+class KernelEigenpairAttention(nn.Module):
+    """KEP-SVGP attention: a sparse variational GP on the singular vectors of the attention kernel.
+
+    Chen, Tao, Tonin, Suykens, "Self-Attention through Kernel-Eigen Pair Sparse Variational Gaussian Processes",
+    ICML 2024. Per head, with singular features V1 [N', s] of the tokens, output latent k is f_k = V1 u_k with
+    q(u_k) = N(m_k, L_k L_k') and prior N(0, Lambda^2); one draw of u is shared by all tokens of an input.
+
+    tokens: sequence length N; the only one for `concat` (which mixes 2N features to N tokens), the largest one for
+    `sum`. rank: s, latents per head. multiplier: s * multiplier tokens at even positions carry the projections w_e,
+    w_r (all tokens of a shorter sequence). dropout: rate behind the output.
+    """
+
+    def __init__(
+        self, width: int, heads: int, tokens: int, dropout: float, *, variant: str, rank: int, multiplier: int
+    ) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        if variant not in VARIANTS:
+            raise InputError(f"kernel-eigenpair variant {variant!r} is unknown: choose one of {', '.join(VARIANTS)}")
+        if min(tokens, rank, multiplier) < 1:
+            raise InputError(f"tokens, rank and multiplier must be >= 1, not {tokens}, {rank}, {multiplier}")
+        self.heads, self.tokens = heads, tokens
+        count = min(tokens, rank * multiplier)
+        self.carriers = [i * (tokens - 1) // max(count - 1, 1) for i in range(count)]  # positions
+        self.qk = nn.Linear(width, 2 * width, bias=False)
+        self.w_e, self.w_r = (_orthogonal(heads, count, rank) for _ in range(2))  # [H, carriers, s]
+        self.log_l = nn.Parameter(torch.rand(heads, rank))  # Lambda^{-1/2} = diag(exp(log_l))
+        self.m = nn.Parameter(torch.randn(heads, rank, rank))  # column k is m_k
+        self.log_s = nn.Parameter(torch.randn(heads, rank, rank))  # row k is the log diagonal of L_k
+        self.lower = nn.Parameter(torch.randn(heads, rank, rank, rank))  # [H, k, s, s], strictly lower part used
+        self.f = nn.Linear(rank, width // heads)  # F: latents to the head's channels
+        self.mix = nn.Linear(2 * tokens, tokens) if variant == "concat" else None  # E: features of 2N to N tokens
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def fixed_length(self) -> bool:
+        """Whether every input must have exactly `tokens` tokens, none of them padding."""
+        return self.mix is not None
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, noise: Draw | None = None) -> tuple[Tensor, Penalties]:
+        """Output [B, N, d]; penalties `ksvd` (J^2) and `kl` (not divided by the data size).
+
+        noise draws [B, H, s (latent k), s].
+        """
+        e, r = self._scores(x, mask)
+        u = self.m  # [H, s, s]
+        if noise is not None:
+            eps = noise((len(x), *u.shape)).to(u.dtype)
+            u = u + torch.einsum("hkij,bhkj->bhik", self._factors(), eps)  # [B, H, s, s], column k is u_k
+        latents = self.f(self._features(e, r) @ u)  # [B, H, N', dh]
+        output = latents if self.mix is None else self.mix(latents.mT).mT  # [B, H, N, dh]
+        return self.dropout(_merge(output)), {"ksvd": self._ksvd_loss(e, r, mask), "kl": self._divergence()}
+
+    def moments(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and marginal variance over q(u), both [B, N, d]."""
+        features = self._features(*self._scores(x, mask))
+        mean = self.f(features @ self.m)  # [B, H, N', dh]
+        if self.mix is not None:
+            mean, features = self.mix(mean.mT).mT, self.mix.weight @ features  # [B, H, N, .]
+        spread = torch.einsum("bhni,hkij->bhnkj", features, self._factors()).square().sum(-1)  # [B, H, N, k]
+        return _merge(mean), _merge(F.linear(spread, self.f.weight.square()))
+
+    def _scores(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Projections e, r [B, H, N, s] of queries and keys on the right and left singular directions."""
+        count = x.shape[1]
+        if self.fixed_length and (mask is not None or count != self.tokens):
+            raise InputError(
+                f"kernel-eigenpair attention `concat` works on {self.tokens} unmasked tokens, "
+                f"not {count}{'' if mask is None else ' with a mask'}: use `sum` for sequences of varying length"
+            )
+        if count > self.tokens:
+            raise InputError(f"a sequence of {count} tokens is longer than the {self.tokens} this layer was made for")
+        if mask is not None:
+            # The published code masks queries and keys alone and lets padding into `carried`; without biases, masking
+            # the input masks all three.
+            x = x * mask[..., None]
+        q, k = (F.normalize(_split(half, self.heads), dim=-1) for half in self.qk(x).chunk(2, dim=-1))
+        # In a batch shorter than `tokens`, only the carriers that it has take part.
+        carriers = [position for position in self.carriers if position < count]
+        carried = x if len(carriers) == count else x[:, carriers]
+        w_e, w_r = self.w_e[:, : len(carriers)], self.w_r[:, : len(carriers)]
+        carried = _split(carried, self.heads).mT  # [B, H, dh, carriers]
+        return q @ (carried @ w_e), k @ (carried @ w_r)
+
+    def _features(self, e: Tensor, r: Tensor) -> Tensor:
+        """V1: [B, H, 2N, s] for concat, [B, H, N, s] for sum."""
+        joined = e + r if self.mix is None else torch.cat([e, r], dim=2)
+        return joined * (2 * self.log_l).exp()[:, None]
+
+    def _factors(self) -> Tensor:
+        """L_k, lower triangular with positive diagonal: [H, k, s, s]."""
+        return self.lower.tril(-1) + torch.diag_embed(self.log_s.exp())
+
+    def _ksvd_loss(self, e: Tensor, r: Tensor, mask: Tensor | None) -> Tensor:
+        """J^2, J the objective of kernel SVD; means are over inputs, heads and real tokens."""
+        energy = ((e.square() + r.square()) * (2 * self.log_l).exp()[:, None]).sum(-1).mean(1)  # [B, N]
+        mean = energy.mean() if mask is None else energy.sum() / mask.sum().clamp(min=1)  # e, r of padding are zero
+        trace = (self.w_e * self.w_r).sum() / self.heads
+        return (0.5 * mean - trace).square()
+
+    def _divergence(self) -> Tensor:
+        """KL(q(u) || p(u)) summed over heads and latents."""
+        heads, rank = self.log_l.shape
+        precision = (4 * self.log_l).exp()  # Lambda^{-2}, [H, s]
+        trace = (precision[:, None, :, None] * self._factors().square()).sum()
+        distance = (precision[:, :, None] * self.m.square()).sum()
+        logs = self.log_s.sum() + 2 * rank * self.log_l.sum()
+        return 0.5 * (trace + distance - heads * rank**2) - logs
+
+
+# attention that a backbone may have in place of softmax: kind -> layer, called with width, heads, tokens, dropout and
+# the keywords of its own settings
+ATTENTIONS: dict[str, type[nn.Module]] = {"kep_svgp": KernelEigenpairAttention}
+
+
+def _orthogonal(heads: int, rows: int, columns: int) -> nn.Parameter:
+    """Per head a matrix [rows, columns] with orthonormal columns (or rows, where these are fewer)."""
+    return nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(rows, columns)) for _ in range(heads)]))
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """[B, N, d] -> [B, H, N, d/H]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def _merge(x: Tensor) -> Tensor:
+    """[B, H, N, dh] -> [B, N, H dh]."""
+    return x.transpose(1, 2).flatten(2)

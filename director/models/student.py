@@ -1,0 +1,106 @@
+"""The student of DIRECTOR: a teacher's embedding, L steps of one transition kernel, the teacher's readout.
+
+arXiv 2602.08920. The losses are L1 (`path_loss`, uncertainty-aware, along the teacher's path) and L2 (`task_loss`,
+performance-aware, along the student's own).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from director.errors import InputError
+from director.models.kernel import TransitionKernel
+from director.models.transformers import BACKBONES
+from director.noise import Noise
+from director.settings.training import Kernel, Losses
+
+
+class Director(nn.Module):
+    """X[0] = embedding; X[t+1] ~ N(mean, variance) = kernel(X[t], t) for t = 0..L-1; logits = readout(X[L]).
+
+    embedding(inputs) -> (X[0] [R, N, d], mask [R, N] or None), readout(X[L], mask) -> logits [R, C]. R: rows, samples
+    included (`director.noise.fold`). settings: what `from_settings` rebuilds the student from; None for a student that
+    is not saved.
+    """
+
+    kind = "director"
+
+    def __init__(
+        self,
+        embedding: nn.Module,
+        kernel: TransitionKernel,
+        readout: nn.Module,
+        steps: int,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if steps < 1:
+            raise InputError(f"a student takes at least 1 step, not {steps}")
+        self.embedding, self.kernel, self.readout = embedding, kernel, readout
+        self.steps, self.settings = steps, settings
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> "Director":
+        """A student with fresh weights from the `settings` of another; its teacher is not built.
+
+        settings: `backbone` (kind and settings of the teacher, whose embedding and readout it has), `steps`, and
+        `width`, `heads` and `kernel` of the transition kernel.
+        """
+        backbone = settings["backbone"]
+        embedding, readout = BACKBONES[backbone["kind"]].ends_of(backbone["settings"])
+        kernel = TransitionKernel(settings["width"], settings["heads"], Kernel(**settings["kernel"]))
+        return cls(embedding, kernel, readout, settings["steps"], settings)
+
+    def step(self, t: int, x: Tensor, mask: Tensor | None = None, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
+        """X[t] -> X[t+1] (its mean without noise) and the log-variance of the step, both [R, N, d]."""
+        mean, log_variance = self.kernel(x, t, mask)
+        if noise is None:
+            return mean, log_variance
+        return mean + (log_variance / 2).exp() * noise(t, x.shape, mask).to(x.dtype), log_variance
+
+    def forward(
+        self, inputs: Any, noise: Noise | None = None, on_step: Callable[[Tensor, Tensor | None], None] | None = None
+    ) -> Tensor:
+        """Logits [R, C] of one free-running roll-out per row; without noise each step takes its mean.
+
+        on_step: called after each step with the log-variance [R, N, d] that the kernel predicted, and the mask.
+        """
+        x, mask = self.embedding(inputs)
+        for t in range(self.steps):
+            x, log_variance = self.step(t, x, mask, noise)
+            if on_step is not None:
+                on_step(log_variance, mask)
+        return self.readout(x, mask)
+
+    def path_loss(self, states: Tensor, variances: Tensor, mask: Tensor | None, losses: Losses) -> Tensor:
+        """L1: the kernel's steps from the teacher's states (teacher forcing) against the teacher's transitions.
+
+        states, variances, mask: of `director.path.trajectory.Trajectory`. losses.path `kl`: KL(p || q) of the teacher's
+        p = N(m, v + variance_floor) and the kernel's q, per element, in nats; `mse` (the authors' code): squared error
+        of the means + std_weight times that of the standard deviations. A mean over inputs, real tokens, channels and
+        steps, so that its size does not depend on theirs.
+        """
+        steps, batch = variances.shape[:2]
+        if steps != self.steps or states.shape[0] != steps + 1:
+            raise InputError(f"a trajectory of {steps} steps was given to a student of {self.steps} steps")
+        # All steps at once: the states do not depend on the student.
+        t = torch.arange(steps, device=states.device).repeat_interleave(batch)  # [L*B]
+        mask = None if mask is None else mask.repeat(steps, 1)  # [L*B, N]
+        mean, log_variance = self.kernel(states[:-1].flatten(0, 1), t, mask)  # [L*B, N, d]
+        error = (states[1:].flatten(0, 1) - mean).square()
+        variance = variances.flatten(0, 1)
+        if losses.path == "kl":
+            variance = variance + losses.variance_floor
+            loss = 0.5 * (log_variance - variance.log() + (variance + error) * (-log_variance).exp() - 1)
+        elif losses.path == "mse":
+            loss = error + losses.std_weight * ((log_variance / 2).exp() - variance.sqrt()).square()
+        else:
+            raise InputError(f"path loss {losses.path!r} has no value; choose kl or mse, or leave path_loss out")
+        return loss.mean() if mask is None else loss[mask].mean()
+
+    def task_loss(self, inputs: Any, labels: Tensor, noise: Noise | None) -> Tensor:
+        """L2: cross-entropy of one roll-out from the raw inputs, with gradient through all its steps."""
+        return F.cross_entropy(self(inputs, noise), labels)

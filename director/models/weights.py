@@ -1,0 +1,76 @@
+"""Files of weights that describe themselves: what is needed to build the model, beside its tensors."""
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from director.errors import InputError
+from director.files import replacing
+from director.models.student import Director
+from director.models.transformers import BACKBONES
+
+FORMAT = "director weights 2"
+# What a file may hold. A class carries its `kind`, and `from_settings(settings)`; a model its `settings` (JSON-able).
+KINDS: dict[str, Any] = {**BACKBONES, Director.kind: Director}
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trainable scalars."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def save_model(path: str | Path, model: nn.Module, about: dict[str, Any]) -> None:
+    """Write weights, and how to rebuild the model, to one safetensors file: atomic, the same bytes for the same model.
+
+    model: with a `kind` that `load_model` knows, and `settings`. about: JSON-able notes (experiment, seed, epoch, ...)
+    that `load_model` gives back.
+    """
+    kind, settings = (getattr(model, name, None) for name in ("kind", "settings"))
+    if kind not in KINDS or settings is None:
+        raise InputError(
+            f"{path}: a {type(model).__name__} cannot be saved without a kind (one of {', '.join(KINDS)}) and settings"
+        )
+    # One entry of metadata: safetensors does not keep the order of several.
+    header = {"format": FORMAT, "kind": kind, "settings": settings, "about": about}
+    tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"director": json.dumps(header, sort_keys=True, allow_nan=False)})
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
+    """Read a file of `save_model`: the model in evaluation mode on `device`, and `about`."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such model file; train the model first or correct the path")
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            # Clones: a tensor of the file starts at any address, where matrix products round differently, so that
+            # the numbers of a model would depend on the length of the header.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a whole safetensors file ({error}); delete it and make it again") from error
+    try:
+        header = json.loads(metadata["director"])
+        kind, settings, about = header["kind"], header["settings"], header["about"]
+        version = header.get("format")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: director did not write this safetensors file; give one of `save_model`") from error
+    if version != FORMAT:
+        raise InputError(f"{path}: its format is {version}, of another version of director, not {FORMAT}; train again")
+    if kind not in KINDS:
+        raise InputError(f"{path}: a model of kind {kind!r}; this version knows {', '.join(KINDS)}")
+    try:
+        with torch.random.fork_rng(devices=[]):  # fresh weights are thrown away; the caller's random state is not
+            model = KINDS[kind].from_settings(settings).to(device)
+        model.load_state_dict(tensors, assign=True)  # keeps the precision of the file
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:  # InputError and pydantic's are ValueErrors
+        reason = textwrap.shorten(str(error), 300)  # torch lists every weight
+        raise InputError(f"{path}: its settings and weights do not fit this version of director: {reason}") from error
+    return model.eval(), about

@@ -1,0 +1,272 @@
+"""The plan of a study: from its settings to the runs there are, and to what each job is told.
+
+A run is what lies in one run folder, results/runs/<experiment>/<backbone>/seed-<n>: the backbone, the students that are
+distilled from it, and the predictions of every method that starts from it. The Snakemake files keep paths and rules;
+everything that has to be computed for them is here.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from director.code_digest import code_digest
+from director.data.catalogue import DATASETS
+from director.errors import InputError
+from director.methods import POOLED, Method, attention_of
+from director.numbers.suites import is_whole, manifest_of
+from director.settings.experiment import Experiment
+from director.settings.reading import load_configuration
+from director.settings.training import Compute
+
+SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
+# Tables in which a job looks up one entry: its code digest covers that entry alone.
+DATASET_TABLE = "director.data.catalogue:DATASETS"
+MODEL_TABLE = "director.models.weights:KINDS"
+BACKBONE_TABLE = "director.models.transformers:BACKBONES"
+ATTENTION_TABLE = "director.models.attention:ATTENTIONS"
+MODELS = {
+    "image": "director.models.transformers:ImageTransformer",
+    "text": "director.models.transformers:TextTransformer",
+}
+STUDENT_MODEL = "director.models.student:Director"
+ATTENTIONS = {"kep_svgp": "director.models.attention:KernelEigenpairAttention"}
+
+
+class Run(NamedTuple):
+    """What names a run folder."""
+
+    experiment: str
+    backbone: str
+    seed: int | str
+
+
+class Job(NamedTuple):
+    """What names a method's predictions: a run folder and the method."""
+
+    experiment: str
+    backbone: str
+    seed: int | str
+    method: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings of all experiments, by name, and of the machine."""
+
+    experiments: Mapping[str, Experiment]
+    compute: Compute
+
+    @classmethod
+    def load(cls, config: Mapping[str, Any], file: str | Path) -> "Plan":
+        """The plan of a configuration, see `director.settings.reading.load_configuration`; raises InputError."""
+        configuration, experiments = load_configuration(config, file)
+        return cls(experiments, configuration.compute)
+
+    # -- rows and runs
+
+    def method(self, experiment: str, name: str) -> Method:
+        """The method of a row."""
+        return self.experiments[experiment].method(name)
+
+    def rows(self, experiment: str) -> list[tuple[str, str]]:
+        """(backbone, method) of every row of an experiment's table, in its order."""
+        methods = self.experiments[experiment].methods
+        return [(backbone, method) for backbone, names in methods.items() for method in names]
+
+    def runs(self, experiment: str) -> list[Run]:
+        """Every run folder that holds a row: of each backbone its seeds, then `pooled` where a method pools them."""
+        chosen = self.experiments[experiment]
+        return [
+            Run(experiment, backbone, seed)
+            for backbone in chosen.methods
+            for seed in [*chosen.seeds, POOLED]
+            if self.methods(Run(experiment, backbone, seed))
+        ]
+
+    def methods(self, run: Run) -> list[str]:
+        """The rows whose predictions lie in a run folder, in their order."""
+        names = self.experiments[run.experiment].methods.get(run.backbone, [])
+        return [name for name in names if bool(self.method(run.experiment, name).pools) is (run.seed == POOLED)]
+
+    def jobs(self, experiment: str) -> list[Job]:
+        """Every method's predictions, row by row, seed by seed."""
+        return [
+            Job(*run, method)
+            for backbone, method in self.rows(experiment)
+            for run in self.runs(experiment)
+            if run.backbone == backbone and method in self.methods(run)
+        ]
+
+    def scaled(self, run: Run) -> dict[str, str]:
+        """Methods of a run folder that a temperature makes -> the method whose predictions it scales."""
+        methods = {name: self.method(run.experiment, name) for name in self.methods(run)}
+        return {name: method.scales for name, method in methods.items() if method.scales}
+
+    def pooled(self, experiment: str, method: str, backbone: str) -> list[Job]:
+        """The members that a pooling method averages."""
+        source = self.method(experiment, method).pools
+        return [Job(experiment, backbone, seed, source) for seed in self.experiments[experiment].seeds]
+
+    def students(self, experiment: str, backbone: str) -> list[str]:
+        """Methods that are distilled from a backbone, also where the table has only their scaled row."""
+        names = self.experiments[experiment].methods.get(backbone, [])
+        sources = [self.method(experiment, name).scales or name for name in names]
+        return [name for name in dict.fromkeys(sources) if self.method(experiment, name).weights == "student"]
+
+    def trained(self, experiment: str) -> list[Job]:
+        """Everything that an experiment trains: its backbones (method `backbone`), then their students."""
+        chosen = self.experiments[experiment]
+        trained = [(backbone, "backbone") for backbone in chosen.methods]
+        trained += [(backbone, name) for backbone in chosen.methods for name in self.students(experiment, backbone)]
+        return [Job(experiment, backbone, seed, name) for backbone, name in trained for seed in chosen.seeds]
+
+    def names(self, *, weights: str) -> list[str]:
+        """Names of all methods that predict with these weights, in any experiment."""
+        jobs = [(name, backbone) for name in self.experiments for backbone in self.experiments[name].methods]
+        found = {student for pair in jobs for student in self.students(*pair)} if weights == "student" else set()
+        for experiment in self.experiments:
+            for _, name in self.rows(experiment):
+                method = self.method(experiment, name)
+                source = self.method(experiment, method.scales or method.pools or name)
+                found |= {source.name} if source.weights == weights else set()
+        return sorted(found)
+
+    # -- what jobs are told
+
+    def training_options(self, experiment: str, backbone: str) -> dict[str, Any]:
+        """Options of `director.training.train_backbone.train_backbone`."""
+        chosen = self.experiments[experiment]
+        return {
+            "model": chosen.model,
+            "training": chosen.training_of(backbone),
+            "attention": chosen.attention_layers(backbone),
+            "penalties": chosen.penalties_of(backbone),
+        }
+
+    def split_options(self, experiment: str) -> dict[str, Any]:
+        """Options of `director.data.catalogue.split_of`, but the seed."""
+        return self.experiments[experiment].data.model_dump(include={"train", "validation", "protocol"})
+
+    def job_options(self, experiment: str) -> dict[str, Any]:
+        """Options of `director.training.job.TrainingJob`, the same for every training of an experiment."""
+        chosen = self.experiments[experiment]
+        return {
+            "normalisation": chosen.data.normalisation,
+            "augmentation": chosen.data.augmentation,
+            "precision": chosen.precision,
+            "predict_batch": chosen.predict_batch,
+        }
+
+    def caching_options(self, experiment: str) -> dict[str, Any]:
+        """Options of `director.training.cache_trajectory.cache_trajectory`, and the number of `views`."""
+        chosen = self.experiments[experiment]
+        return {
+            "views": chosen.director.trajectory.views,
+            "dtype": chosen.director.trajectory.dtype,
+            "softmax_variance": chosen.director.losses.softmax_variance,
+            "normalisation": chosen.data.normalisation,
+            "augmentation": chosen.data.augmentation,
+        }
+
+    def is_cached(self, experiment: str, method: str) -> bool:
+        """Whether a student learns from a cache of its teacher's path."""
+        return self.experiments[experiment].student(method).trajectory.source == "cache"
+
+    def prediction_options(self, experiment: str, name: str) -> dict[str, Any]:
+        """Options of `director.training.predict_run.predict_run`."""
+        chosen, method = self.experiments[experiment], self.method(experiment, name)
+        return {
+            "suites": chosen.suites,
+            "randomness": method.randomness,
+            "samples": chosen.samples_of(name) or [1],
+            "profile": method.weights == "student",
+            "normalisation": chosen.data.normalisation,
+            "batch_size": chosen.predict_batch,
+            "precision": chosen.precision,
+        }
+
+    def measured_samples(self, run: Run) -> dict[str, list[int] | None]:
+        """Method of a run folder -> the numbers of samples that its rows are made with; None for all there are."""
+        return {name: self.experiments[run.experiment].samples_of(name) for name in self.methods(run)}
+
+    def datasets(self, experiment: str) -> list[str]:
+        """Every data set that an experiment predicts."""
+        return list(dict.fromkeys(suite.dataset for suite in self.experiments[experiment].suites.values()))
+
+    def known_probabilities(self, experiment: str) -> dict[str, str]:
+        """Suite -> data set, of the test suites whose labels were drawn from a known distribution."""
+        suites = self.experiments[experiment].suites
+        known = {name: suite.dataset for name, suite in suites.items() if suite.labelled and name != "val"}
+        return {name: dataset for name, dataset in known.items() if DATASETS[dataset].has_probability}
+
+    def figures(self, experiment: str) -> list[str]:
+        """Names of an experiment's figures: those that its suites and rows have something to show in."""
+        shown = {
+            "severity": self.experiments[experiment].data.corrupted,
+            "depth": self.depths(experiment),
+            "bayes": self.known_probabilities(experiment),
+        }
+        return ["reliability", "risk_coverage", *(name for name, content in shown.items() if content)]
+
+    def depths(self, experiment: str) -> list[Job]:
+        """The predictions that hold uncertainty along the depth: those of every student that is a row of the table."""
+        jobs = self.jobs(experiment)
+        return [job for job in jobs if self.method(experiment, job.method).weights == "student"]
+
+    def published(self) -> dict[str, Any]:
+        """Published numbers: experiment -> backbone -> method -> numbers."""
+        return {name: chosen.model_dump()["published"] for name, chosen in self.experiments.items()}
+
+    # -- what a job's code means
+
+    def code(self, script: str, experiment: str | None = None, backbone: str | None = None, **table: str) -> str:
+        """Digest of what a script does for one job: a change of meaning reruns the jobs that it concerns, no other.
+
+        experiment, backbone: of the job, where what it does depends on their data set, model and attention. table:
+        `dataset`, where the job is about one data set; `weights`, `backbone` or `student`, whose it predicts with.
+        """
+        entries: dict[str, tuple[str, ...]] = {}
+        if dataset := table.get("dataset"):
+            entries[DATASET_TABLE] = (f"{DATASETS[dataset].fetch.__module__}:DATASET",)
+        if experiment is not None and backbone is not None:
+            chosen = self.experiments[experiment]
+            attention, _ = attention_of(backbone, chosen.model.depth)
+            model = MODELS[chosen.model.kind]
+            entries[DATASET_TABLE] = _split(chosen.data.name)
+            entries[BACKBONE_TABLE] = (model,)
+            entries[MODEL_TABLE] = (STUDENT_MODEL,) if table.get("weights") == "student" else (model,)
+            entries[ATTENTION_TABLE] = (ATTENTIONS[attention.name],) if attention else ()
+        return _code(script, tuple(entries.items()))
+
+
+def lost_outputs(jobs: Iterable[tuple[Path, Path, str]]) -> list[Path]:
+    """Declared outputs whose prediction files are not all there any more.
+
+    jobs: (declared output, run folder, method). Snakemake knows only the declared output, a manifest of prediction
+    files or, of scaled predictions, the file of temperatures; without it the job runs again, and keeps what is good.
+    """
+    return [output for output, folder, method in jobs if output.exists() and not is_whole(manifest_of(folder, method))]
+
+
+def refuse_earlier_layout(results: str | Path) -> None:
+    """Raise InputError if the folder of results holds runs of a version before 0.2, which are not read."""
+    known = {"runs", "tables", "figures"}
+    for folder in sorted(Path(results).glob("*")):
+        if folder.is_dir() and folder.name not in known and any(folder.glob("*/seed-*")):
+            raise InputError(
+                f"{folder}: results of an earlier layout, which this version does not read; move the folder away "
+                f"(mv {results} {results}-before-0.2) and run again, or use the version that wrote it"
+            )
+
+
+def _split(dataset: str) -> tuple[str, ...]:
+    """What a training takes out of the table of data sets: how its set is split, where it says so itself."""
+    split = DATASETS[dataset].split
+    return (f"{split.__module__}:{split.__name__}",) if split else ()
+
+
+@cache
+def _code(script: str, entries: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    return code_digest(SCRIPTS / f"{script}.py", dict(entries))

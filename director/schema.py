@@ -1,0 +1,14 @@
+"""What every table of settings is: checked when it is made, closed to unknown keys, unchangeable."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Schema(BaseModel):
+    """A table of settings; a subclass names its keys, each with type, bounds and description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,0 +1,228 @@
+"""The schema of a study: every key of config/config.yaml and config/experiments/*.yaml, described once.
+
+Defaults, the JSON schemas (config/*.schema.json) and the option page (docs/options.md) are generated from here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from director.data.catalogue import DATASETS
+from director.methods import BACKBONE_PATTERN, METHOD_PATTERN, METHODS, STUDENT, Method, attention_of
+from director.schema import Positive, Schema
+from director.settings.data import Data
+from director.settings.model import ImageModel, TextModel
+from director.settings.suite import Suite
+from director.settings.training import Compute, KepSvgp, McDropout, Student, Training
+
+BackboneName = Annotated[str, Field(pattern=BACKBONE_PATTERN)]
+MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
+
+
+class Temperature(Schema):
+    """Temperature scaling (Guo et al., ICML 2017)."""
+
+    lower: float = Field(0.05, gt=0, description="smallest temperature searched")
+    upper: float = Field(20.0, gt=0, description="largest temperature searched")
+
+    @model_validator(mode="after")
+    def ordered(self) -> "Temperature":
+        if self.lower >= self.upper:
+            raise ValueError(f"lower {self.lower} is not below upper {self.upper}")
+        return self
+
+
+class Comparison(Schema):
+    """Paired differences to one row, with bootstrap intervals (docs/metrics.md)."""
+
+    reference: tuple[BackboneName, MethodName] = Field(
+        ("softmax", "mle"), description="backbone and method that the other rows are compared with"
+    )
+    replicates: int = Field(1000, ge=100, description="bootstrap replicates behind an interval")
+    level: float = Field(0.95, gt=0, lt=1, description="coverage of the intervals")
+
+
+class Published(Schema):
+    """Published numbers to stand beside ours, at the row of the most samples; raw units (0.8474, not 84.74)."""
+
+    accuracy: float | None = Field(None, ge=0, le=1, description="published accuracy")
+    mcc: float | None = Field(None, ge=-1, le=1, description="published Matthews correlation coefficient")
+    ece_15: float | None = Field(None, ge=0, le=1, description="published expected calibration error, 15 bins")
+    source: str = Field(description="where the numbers are printed: paper and table")
+
+
+class Experiment(Schema):
+    """One experiment: a data set, a backbone recipe, and the methods that the table compares."""
+
+    data: Data = Field(description="data set and suites")
+    model: ImageModel | TextModel = Field(discriminator="kind", description="backbone")
+    training: Training = Field(Training(), description="training of the backbone")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(
+        min_length=1, description="seeds of split, weights, order, dropout; paper: 0-4"
+    )
+    methods: dict[BackboneName, list[MethodName]] = Field(
+        min_length=1, description="rows of the table: backbone -> methods"
+    )
+    mc_dropout: McDropout = Field(McDropout(), description="options of the row `mc_dropout`")
+    kep_svgp: KepSvgp = Field(KepSvgp(), description="backbones kep_svgp_* and the row `kep_svgp`")
+    director: Student = Field(Student(), description="the method")
+    variants: dict[Annotated[str, Field(pattern=r"^[a-z0-9_]+$")], Student] = Field(
+        {}, description="rows `director_<name>`: only what differs from `director` is written"
+    )
+    temperature: Temperature = Field(Temperature(), description="options of the rows that a temperature scales")
+    comparison: Comparison = Field(Comparison(), description="options of comparison.csv")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="bfloat16: autocast of every forward pass")
+    predict_batch: Positive = Field(
+        512,
+        description="rows per forward pass in validation and prediction, samples included; also moves dropout masks",
+    )
+    published: dict[BackboneName, dict[MethodName, Published]] = Field(
+        {}, description="published numbers: backbone -> method"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def variants_differ(cls, content: Any) -> Any:
+        """A variant is the experiment's `director` but for what it names."""
+        if not isinstance(content, dict) or not isinstance(content.get("variants"), dict):
+            return content
+        base = content.get("director") or {}
+        return content | {"variants": {name: _merged(base, part) for name, part in content["variants"].items()}}
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def image_unless_named(cls, content: Any) -> Any:
+        return {"kind": "image", **content} if isinstance(content, dict) else content
+
+    @field_validator("methods", "published")
+    @classmethod
+    def in_one_order(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """The order of keys in the file says nothing: softmax first, then by name."""
+        return dict(sorted(table.items(), key=lambda item: (item[0] != "softmax", item[0])))
+
+    @model_validator(mode="after")
+    def consistent(self) -> "Experiment":
+        rows = [(backbone, name) for backbone, names in self.methods.items() for name in names]
+        for key, values in (("seeds", self.seeds), ("methods", rows)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key} {values} names one twice; keep it once")
+        for backbone, name in rows:
+            self._check_row(backbone, name)
+        if clash := [name for name in self.variants if f"{STUDENT.name}_{name}" in METHODS]:
+            raise ValueError(
+                f"variants: {clash[0]}: {STUDENT.name}_{clash[0]} is another row; name the variant otherwise"
+            )
+        for name, student in {STUDENT.name: self.director, **self.variants}.items():
+            if student.trajectory.source == "cache" and _cached(student) != _cached(self.director):
+                raise ValueError(
+                    f"variants: {name} reads the cache that `director` describes, but differs in views, dtype or "
+                    "softmax_variance; set its trajectory.source to live"
+                )
+        if self.comparison.reference not in rows:
+            raise ValueError(f"comparison.reference {self.comparison.reference} is not among the methods {rows}")
+        return self
+
+    def _check_row(self, backbone: str, name: str) -> None:
+        """Raise ValueError for a row that could not be made."""
+        attention, layers = attention_of(backbone, self.model.depth)
+        if layers > self.model.depth:
+            raise ValueError(f"methods: backbone {backbone} has more layers than model.depth {self.model.depth}")
+        variant = name.removeprefix(f"{STUDENT.name}_")
+        if name not in METHODS and variant not in self.variants:
+            raise ValueError(f"methods: {name}: no variant {variant!r}; known: {', '.join(self.variants) or 'none'}")
+        method = self.method(name)
+        if method.posterior and not (attention and attention.posterior):
+            raise ValueError(f"methods: {name} on {backbone}: no posterior to sample; use a backbone kep_svgp_*")
+        if method.pools and len(self.seeds) < 2:
+            raise ValueError(f"an {name} needs two seeds, not {self.seeds}; add a seed or drop the method {name}")
+        if method.randomness == "dropout":
+            samples = method.samples(self)
+            if min(samples) < 2:
+                raise ValueError(f"{name}.samples {samples}: one pass says nothing; use 2 or more")
+            if self.model.dropout == 0:
+                raise ValueError(f"{name} needs model.dropout above 0; raise it or drop the method {name}")
+
+    @model_validator(mode="after")
+    def model_reads_the_data(self) -> "Experiment":
+        kind = {"texts": "text", "images": "image"}[DATASETS[self.data.name].kind]
+        if self.model.kind != kind:
+            raise ValueError(f"model.kind is {self.model.kind}, but {self.data.name} holds {kind}s; set it to {kind}")
+        if kind == "text":
+            if any(attention_of(name, self.model.depth)[1] for name in self.methods) and self.kep_svgp.variant != "sum":
+                raise ValueError(f"kep_svgp.variant {self.kep_svgp.variant}: texts differ in length; set it to sum")
+            return self
+        normal = self.data.normalisation
+        if not len(normal.mean) == len(normal.std) == self.model.channels:
+            raise ValueError(
+                f"normalisation has {len(normal.mean)} means, {len(normal.std)} stds for {self.model.channels} channels"
+            )
+        return self
+
+    def method(self, name: str) -> Method:
+        """The method of a row: an entry of METHODS, or the student's with the settings of a variant."""
+        if name in METHODS:
+            return METHODS[name]
+        variant = self.student(name)
+        return replace(STUDENT, name=name, samples=lambda chosen: variant.samples)
+
+    def student(self, name: str) -> Student:
+        """Settings of a student by the name of its method."""
+        return self.director if name == STUDENT.name else self.variants[name.removeprefix(f"{STUDENT.name}_")]
+
+    def samples_of(self, name: str) -> list[int] | None:
+        """Numbers of samples that a method's rows are made with; None for a method that gives what it has."""
+        method = self.method(name)
+        return method.samples(self) if method.samples else None
+
+    def training_of(self, backbone: str) -> Training:
+        """How a backbone is trained: its attention's own training, if that has one."""
+        attention, _ = attention_of(backbone, self.model.depth)
+        return (attention.settings(self).training if attention else None) or self.training
+
+    def attention_layers(self, backbone: str) -> dict[str, Any] | None:
+        """What a backbone has in place of softmax, see `director.models.transformers.Transformer`; None for nothing."""
+        attention, layers = attention_of(backbone, self.model.depth)
+        return attention and {"kind": attention.name, "layers": layers, **attention.settings(self).layer()}
+
+    def penalties_of(self, backbone: str) -> dict[str, float]:
+        """Weights of what a backbone's attention adds to its loss; none for softmax."""
+        attention, _ = attention_of(backbone, self.model.depth)
+        return attention.settings(self).penalties() if attention else {}
+
+    @property
+    def suites(self) -> dict[str, Suite]:
+        """The suites of predictions that every method makes, by name; `val` comes first."""
+        data, at_most = self.data, self.data.test_examples
+        suites = {
+            "val": Suite(dataset=data.name, part="validation", labelled=True),
+            "test": Suite(dataset=data.name, part="test", labelled=True, at_most=at_most),
+        }
+        if data.corrupted:
+            limit = data.corrupted_examples
+            suites["corrupted"] = Suite(dataset=data.corrupted, part="test", labelled=True, at_most=limit)
+        if data.shifted:
+            suites["shifted"] = Suite(dataset=data.shifted, part=None, labelled=True, at_most=at_most)
+        for name in data.out_of_distribution:
+            suites[f"ood-{name}"] = Suite(dataset=name, part=None, labelled=False, at_most=at_most)
+        return suites
+
+
+class Configuration(Schema):
+    """config/config.yaml: which experiments enter the tables, and on what they run."""
+
+    experiments: list[str] = Field(min_length=1, description="names of files in config/experiments, without .yaml")
+    compute: Compute = Field(Compute(), description="the machine")
+
+
+def _cached(student: Student) -> tuple[Any, ...]:
+    """What a cache of the teacher's path depends on."""
+    return student.trajectory.views, student.trajectory.dtype, student.losses.softmax_variance
+
+
+def _merged(base: Any, part: Any) -> Any:
+    """`base` with the keys that `part` names replaced, table by table."""
+    if not (isinstance(base, Mapping) and isinstance(part, Mapping)):
+        return part
+    return {**base, **{key: _merged(base.get(key), value) for key, value in part.items()}}

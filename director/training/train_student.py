@@ -1,0 +1,80 @@
+"""Distillation of a frozen teacher's path into one transition kernel (DIRECTOR, arXiv 2602.08920)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from director.device import seeded, set_threads
+from director.files import file_digest, read_json
+from director.models.weights import load_model
+from director.noise import BatchNoise
+from director.path.cache import MANIFEST, TrajectoryCache
+from director.path.residual import path_of
+from director.path.trajectory import Trajectory, capture
+from director.settings.training import Student
+from director.training.cache_trajectory import cache_identity
+from director.training.examples import DistilExamples
+from director.training.job import TrainingJob
+
+
+def train_student(
+    job: TrainingJob,
+    student: Student,
+    teacher_file: str | Path,
+    cost_files: Sequence[str | Path],
+    cache_folders: Sequence[str | Path] = (),
+) -> None:
+    """Distil a frozen teacher's path into one transition kernel and write the student into the job's folder.
+
+    loss = path_weight L1 + task_weight L2 (docs/method.md, "One training step"). cost_files: of what the student builds
+    on, the teacher's training and the capture of its path; their seconds are its own, too. cache_folders: the teacher's
+    trajectories, one folder for each augmented view (`DistilExamples`); with them the teacher does not run.
+    """
+    set_threads(job.compute.threads)
+    teacher, _ = load_model(teacher_file, job.device)
+    teacher.requires_grad_(False)
+    examples, validation = job.examples(teacher)
+    path = path_of(teacher)
+    losses = student.losses
+    with seeded(torch.device("cpu"), job.seed):
+        network = path.student(student.kernel)
+    identity = cache_identity(teacher_file, examples) | {"softmax_variance": losses.softmax_variance}
+    caches = tuple(TrajectoryCache(folder, identity | {"view": view}) for view, folder in enumerate(cache_folders))
+    train = DistilExamples(examples, student.trajectory.views, caches)
+
+    def loss(batch: Mapping[str, Any], labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        terms = {"loss": labels.new_zeros((), dtype=torch.float32)}
+        if losses.path != "none":
+            if caches:
+                trajectory = Trajectory(batch["states"].float(), batch["variances"].float(), batch.get("mask"))
+            else:
+                trajectory = capture(path, batch["inputs"], losses.softmax_variance)
+            terms["path"] = network.path_loss(trajectory.states, trajectory.variances, trajectory.mask, losses)
+            terms["loss"] = terms["loss"] + losses.path_weight * terms["path"]
+        if losses.task_weight > 0:
+            terms["task"] = network.task_loss(batch["inputs"], labels, BatchNoise(generator))
+            terms["loss"] = terms["loss"] + losses.task_weight * terms["task"]
+        return terms
+
+    origin = {
+        "teacher": file_digest(teacher_file),
+        "kernel": student.kernel.model_dump(),
+        "losses": losses.model_dump(),
+        "selection_samples": student.selection_samples,
+        "views": student.trajectory.views,
+        "caches": [file_digest(Path(folder, MANIFEST)) for folder in cache_folders],  # empty: captured live
+    }
+    job.run(
+        network,
+        loss,
+        train,
+        validation,
+        student.training,
+        origin,
+        randomness="noise",
+        samples=student.selection_samples,
+        seconds_before=sum(read_json(path)["train_seconds"] for path in cost_files),
+    )

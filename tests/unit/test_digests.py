@@ -1,0 +1,126 @@
+"""Edits of the code -> the jobs that they make run again: by digest, from the real scripts and tables."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = {  # name -> arguments of Plan.code
+    "fetch digits": ["fetch_dataset", None, None, {"dataset": "digits"}],
+    "fetch digits_c": ["fetch_dataset", None, None, {"dataset": "digits_c"}],
+    "train softmax": ["train_backbone", "digits", "softmax", {}],
+    "train kep": ["train_backbone", "digits", "kep_svgp_1", {}],
+    "train imdb": ["train_backbone", "imdb-cpu", "softmax", {}],
+    "cache": ["cache_trajectory", "digits", "softmax", {}],
+    "train student": ["train_student", "digits", "softmax", {}],
+    "predict mle": ["predict", "digits", "softmax", {"weights": "backbone"}],
+    "predict kep": ["predict", "digits", "kep_svgp_1", {"weights": "backbone"}],
+    "predict student": ["predict", "digits", "softmax", {"weights": "student"}],
+    **{name: [name, None, None, {}] for name in ("scale", "pool_ensemble", "measure", "compare", "tabulate")},
+    **{name: [name, None, None, {}] for name in ("plot_severity", "plot_reliability", "publish_runs")},
+}
+SCRIPT = f"""
+import json
+from director.plan import Plan
+plan = Plan.load({{"experiments": ["digits", "imdb-cpu"]}}, "config/config.yaml")
+print(json.dumps({{name: plan.code(script, experiment, backbone, **table)
+    for name, (script, experiment, backbone, table) in {JOBS!r}.items()}}))
+"""
+TRAININGS = {"train softmax", "train kep", "train imdb", "train student"}
+PREDICTIONS = {"predict mle", "predict kep", "predict student"}
+EDITS = {
+    "a new metric": (
+        "numbers/metrics.py",
+        "METRICS = {",
+        "def error(predictions):\n    return 1 - accuracy(predictions)\n\n\nMETRICS = {'error': error} | {",
+        {"measure"},
+    ),
+    "another definition of a metric that training watches": (
+        "numbers/metrics.py",
+        "return float(predictions.correct.mean())",
+        "return float(predictions.correct.sum() / len(predictions.correct))",
+        TRAININGS | {"measure"},
+    ),
+    "the learning rate": ("training/fit.py", "math.cos(math.pi * share)", "math.cos(3 * share)", TRAININGS),
+    "the job around a prediction": (
+        "training/predict_run.py",
+        'if name == "test" else [most]',
+        'if name != "val" else [most]',
+        PREDICTIONS,
+    ),
+    "the kernel": (
+        "models/kernel.py",
+        "LOG_VARIANCE_START = -3.0",
+        "LOG_VARIANCE_START = -2.0",
+        {"train student", "predict student"},
+    ),
+    "kernel-eigenpair attention": (
+        "models/attention.py",
+        "return self.lower.tril(-1)",
+        "return self.lower.tril(-2)",
+        {"train kep", "predict kep"},
+    ),
+    "a temperature's search": ("numbers/temperature.py", "xtol=1e-15", "xtol=1e-14", {"scale"}),
+    "how a data set is made": (
+        "data/digits.py",
+        "LEVELS = 16",
+        "LEVELS = 15",
+        {"fetch digits_c"},
+    ),
+    "how a data set is split": (
+        "data/splits.py",
+        "return positions[np.linspace(1, len(positions), count)",
+        "return positions[np.linspace(2, len(positions), count)",
+        {"train imdb"},
+    ),
+    "the bootstrap": ("numbers/comparison.py", "np.random.default_rng(seed).multinomial", "np.random.default_rng(seed + 1).multinomial", {"compare"}),
+    "what an error says": (
+        "training/fit.py",
+        "there is no training example; raise data.train",
+        "nothing to train on: data.train is too small",
+        set(),
+    ),
+    "a description of a setting": ("settings/training.py", "passes over the training examples", "epochs", set()),
+    "a docstring": ("models/transformers.py", "What image and text backbones share.", "The common part.", set()),
+}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the code, to be edited."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("director", "workflow", "config"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def digests(checkout):
+    environment = os.environ | {"PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    shown = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=checkout, env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(shown.stdout)
+
+
+@pytest.fixture(scope="module")
+def before(checkout):
+    return digests(checkout)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_reruns_exactly_what_it_concerns(checkout, before, edit):
+    name, old, new, expected = EDITS[edit]
+    path = checkout / "director" / name
+    text = path.read_text()
+    assert old in text, f"{name} has no {old!r} any more: change this table with it"
+    path.write_text(text.replace(old, new))
+    try:
+        after = digests(checkout)
+    finally:
+        path.write_text(text)
+    assert {job for job in JOBS if after[job] != before[job]} == expected

@@ -1,0 +1,83 @@
+"""The house is in order: the direction of imports, what a job imports, names, and references that lead somewhere."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "director"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+SCRIPTS = sorted((ROOT / "workflow/scripts").glob("*.py"))
+FILES = [
+    *sorted(path for folder in ("director", "workflow", "config", "profiles", "benchmarks", "docs") for path in (ROOT / folder).rglob("*")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "Snakefile", "pyproject.toml", "dvc.yaml", "environment.yml")),
+    *(ROOT / name / "README.md" for name in ("data", "results")),
+]
+TEXTS = [path for path in FILES if path.suffix in {".py", ".smk", ".yaml", ".yml", ".md", ".rst", ".toml", ""} and path.is_file()]
+SLOW = {"torch", "pandas", "matplotlib", "seaborn", "mlflow", "transformers", "timm", "datasets", "pyarrow", "scipy", "sklearn"}
+# what each script may load of these
+ALLOWED = {
+    **dict.fromkeys(("train_backbone", "train_student", "cache_trajectory", "predict"), {"torch"}),
+    **dict.fromkeys(("measure", "scale", "pool_ensemble", "compare", "fetch_dataset"), set()),
+    **dict.fromkeys(("tabulate", "publish_runs", "publish_tables"), {"pandas"}),
+}
+
+
+def test_imports_keep_their_contracts():
+    """Rooms import downwards, there is no circle, and libraries stay where they belong: pyproject.toml, import-linter."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-3000:]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_import_is_hidden_in_a_string(path):
+    """A module named in a string is an arrow that no drawing shows."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = {node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "") for node in calls}
+    assert not names & {"import_module", "__import__", "resolve_name"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_job_imports_only_what_it_uses(script):
+    """Importing torch takes two seconds of a job, pandas and matplotlib one: a job of numbers loads none of them."""
+    tree = ast.parse(script.read_text())
+    imports = "\n".join(ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+    shown = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{imports}\nprint(*{{name.split('.')[0] for name in sys.modules}})"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    allowed = ALLOWED.get(script.stem, {"pandas", "matplotlib", "seaborn", "scipy"})  # a plot
+    assert set(shown.stdout.split()) & SLOW <= allowed
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_reads_calls_and_writes(script):
+    assert len(script.read_text().splitlines()) <= 25
+
+
+def test_names_say_something():
+    assert not {"utils", "helpers", "core", "base", "misc", "manager", "engine"} & {path.stem for path in MODULES}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_references_lead_to_what_exists_here(path):
+    """A page that is named exists, with the heading that stands in quotes behind it."""
+    text = path.read_text(encoding="utf-8")
+    for name, heading in re.findall(r"([\w./-]+\.md)\b(?:`?\)?,? ['\"]([^'\"\n]+)['\"])?", text):
+        candidates = [path.parent / name, ROOT / name, ROOT / "docs" / name]
+        if path.name == "artefacts.md" or name == "main.md":  # a file that the pipeline makes
+            continue
+        page = next((candidate for candidate in candidates if candidate.is_file()), None)
+        assert page is not None, f"{path} names {name}, which is not here"
+        if heading:
+            headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in headings, f"{path} names {heading!r} of {name}; it has {headings}"
+    assert not re.search(r"\b(method|baselines|protocols|toolchain|traps)\.md, section \d", text)

@@ -1,0 +1,90 @@
+"""The plan of a study: its runs, and what jobs are told."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from director.errors import InputError
+from director.methods import METHODS, POOLED
+from director.plan import ATTENTIONS, MODELS, STUDENT_MODEL, Job, Plan, Run, refuse_earlier_layout
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config/config.yaml"
+SHIPPED = sorted(path.stem for path in (ROOT / "config/experiments").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """Every experiment that is shipped."""
+    return Plan.load({"experiments": SHIPPED}, CONFIG)
+
+
+def test_the_rows_of_the_default_study(plan):
+    rows = plan.rows("digits")
+    assert rows[:2] == [("softmax", "mle"), ("softmax", "temperature")] and ("kep_svgp_all", "director") in rows
+    assert plan.methods(Run("digits", "softmax", POOLED)) == ["ensemble"]
+    assert "ensemble" not in plan.methods(Run("digits", "softmax", 0))
+    assert Run("digits", "kep_svgp_1", POOLED) not in plan.runs("digits")
+    assert plan.scaled(Run("digits", "softmax", 0)) == {"temperature": "mle", "director_temperature": "director"}
+    assert plan.pooled("digits", "ensemble", "softmax")[0] == Job("digits", "softmax", 0, "mle")
+
+
+@pytest.mark.parametrize("experiment", SHIPPED)
+def test_every_row_of_every_experiment_has_its_runs_and_options(plan, experiment):
+    chosen = plan.experiments[experiment]
+    jobs = plan.jobs(experiment)
+    assert plan.rows(experiment) == list(dict.fromkeys((job.backbone, job.method) for job in jobs))
+    for backbone, name in plan.rows(experiment):
+        method = plan.method(experiment, name)
+        seeds = [job.seed for job in jobs if (job.backbone, job.method) == (backbone, name)]
+        assert seeds == ([POOLED] if method.pools else chosen.seeds)
+        if method.weights:
+            options = plan.prediction_options(experiment, name)
+            assert (options["randomness"] == "none") is (options["samples"] == [1] and method.samples is None)
+            assert list(options["suites"])[:2] == ["val", "test"]
+        if method.weights == "student" or plan.method(experiment, method.scales or name).weights == "student":
+            assert (method.scales or name) in plan.students(experiment, backbone)
+    trained = plan.trained(experiment)
+    assert len(trained) == len(set(trained)) and {job.method for job in trained} >= {"backbone"}
+
+
+def test_what_only_a_scaled_row_needs_is_trained_and_predicted_too():
+    content = yaml.safe_load((ROOT / "config/experiments/digits.yaml").read_text())
+    content |= {"methods": {"softmax": ["director_temperature"]}, "comparison": {"reference": ["softmax", "director_temperature"]}}
+    from director.settings.experiment import Experiment
+    from director.settings.training import Compute
+
+    alone = Plan({"alone": Experiment.model_validate(content)}, Compute())
+    assert alone.students("alone", "softmax") == ["director"]
+    assert alone.names(weights="student") == ["director"] and alone.names(weights="backbone") == []
+
+
+def test_the_default_study_has_at_most_ninety_jobs(plan):
+    """The jobs of main.csv: see tests/workflow/test_study.py for the count of a dry run."""
+    jobs = 2  # tabulate, publish_runs
+    for name in ("digits", "agreement"):
+        chosen = plan.experiments[name]
+        predicted = [job for job in plan.jobs(name) if plan.method(name, job.method).weights]
+        jobs += len(plan.datasets(name)) + len(plan.trained(name)) + len(predicted)
+        jobs += sum(len(plan.students(name, backbone)) > 0 for backbone in chosen.methods) * len(chosen.seeds)
+        jobs += sum(bool(plan.scaled(run)) for run in plan.runs(name)) + len(plan.runs(name))
+        jobs += sum(bool(METHODS[method].pools) for _, method in plan.rows(name)) + 1
+    assert jobs <= 90
+
+
+def test_results_of_an_earlier_layout_are_refused_by_name(tmp_path):
+    (tmp_path / "runs/digits/softmax/seed-0").mkdir(parents=True)
+    (tmp_path / "tables").mkdir()
+    refuse_earlier_layout(tmp_path)
+    refuse_earlier_layout(tmp_path / "nothing")
+    (tmp_path / "digits/softmax/seed-0/mle/predictions").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"digits: results of an earlier layout.*mv "):
+        refuse_earlier_layout(tmp_path)
+
+
+@pytest.mark.parametrize("definition", [*MODELS.values(), *ATTENTIONS.values(), STUDENT_MODEL])
+def test_definitions_that_the_plan_names_exist(definition):
+    import pkgutil
+
+    assert isinstance(pkgutil.resolve_name(definition), type)

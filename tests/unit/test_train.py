@@ -1,0 +1,331 @@
+"""What is trained: a backbone, and a student along its teacher's path."""
+
+import csv
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from builders import (
+    COUNT,
+    IMAGE_MODEL,
+    KERNEL,
+    LOSSES,
+    NORMALISATION,
+    STUDENT,
+    TRAINING,
+    bright_and_dark,
+    cached_path,
+    changed,
+    history,
+    kep_attention,
+    trained_backbone,
+    trained_student,
+)
+
+from director.data.dataset import Dataset
+from director.data.examples import ImageExamples
+from director.data.splits import write_split
+from director.errors import InputError
+from director.files import file_digest, read_json, write_json
+from director.models.student import Director
+from director.models.weights import load_model, parameter_count
+from director.training import job
+from director.training.job import COST, HISTORY, SETTINGS, WEIGHTS
+from director.training.predict import predict
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Folder of bright and dark images, and their split."""
+    return bright_and_dark(tmp_path)
+
+
+def backbone(folder, name="backbone", model=(), training=(), **options):
+    """Train a backbone with changed settings; its folder."""
+    chosen = changed(TRAINING, **{"epochs": 4, "selection": "val_accuracy"} | dict(training))
+    return trained_backbone(folder, name, model=changed(IMAGE_MODEL, **dict(model)), training=chosen, **options)
+
+
+def test_backbone_writes_weights_history_cost_and_settings(data):
+    folder = backbone(data)
+    model, about = load_model(folder / WEIGHTS)
+    assert model.settings == IMAGE_MODEL.model_dump(exclude={"kind"}) | {"attention": None}
+    assert about["experiment"] == "test"
+    assert about["seed"] == 3
+    assert about["data"] == Dataset.load(data / "data").about["fingerprint"]
+    assert "torch" in about["versions"]
+
+    rows = list(csv.DictReader((folder / HISTORY).open()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4"]
+    assert about["best_epoch"] == 1 + np.argmax([float(row["val_accuracy"]) for row in rows])
+
+    cost = read_json(folder / COST)
+    assert cost["parameters"] == sum(p.numel() for p in model.parameters())
+    assert {"train_seconds", "epochs", "best_epoch", "device", "threads", "peak_memory_bytes"} < set(cost)
+
+    settings = yaml.safe_load((folder / SETTINGS).read_text())
+    assert settings["training"]["epochs"] == 4
+    assert settings["augmentation"] == {"padding": 1, "flip": True}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "cost.json",
+        "history.csv",
+        "model.safetensors",
+        "settings.yaml",
+    ]
+
+
+def test_weights_are_those_of_the_best_epoch_and_the_validation_numbers_come_from_them(data):
+    folder = backbone(data, training={"epochs": 6, "selection": "val_nll"})
+    model, about = load_model(folder / WEIGHTS)
+    dataset = Dataset.load(data / "data")
+    logits = predict(model, ImageExamples(dataset.select(np.arange(24, 32)), NORMALISATION), batch_size=3).logits[0]
+    nll = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(dataset.labels[24:32].copy())).item()
+    rows = history(folder)
+    assert rows[about["best_epoch"] - 1]["val_nll"] == pytest.approx(nll, rel=1e-5)
+    assert rows[about["best_epoch"] - 1]["val_nll"] == min(row["val_nll"] for row in rows)
+
+
+def test_same_settings_give_the_same_bytes_and_another_seed_others(data):
+    one, two, other = backbone(data, "one"), backbone(data, "two"), backbone(data, "three", seed=4)
+    for name in (WEIGHTS, HISTORY, SETTINGS):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (one / name).read_bytes() != (other / name).read_bytes()
+
+
+def test_kernel_eigenpair_penalties_enter_with_their_weights(data):
+    options = {"attention": kep_attention("sum"), "training": {"epochs": 2}}
+    for row in history(backbone(data, penalties={"ksvd": 10.0, "kl": 0.5}, **options)):
+        expected = row["train_cross_entropy"] + 10 * row["train_ksvd"] + 0.5 * row["train_kl"]
+        assert row["train_loss"] == pytest.approx(expected, rel=1e-5)
+        assert row["train_kl"] > 0
+    for row in history(backbone(data, "bare", **options)):
+        assert row["train_loss"] == pytest.approx(row["train_cross_entropy"])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"classes": 3}, "bright has 2 classes, the model 3; set model.classes to 2"),
+        ({"image_size": 8}, r"images of \(4, 4, 1\) .* made for \(8, 8, 1\)"),
+        ({"channels": 3}, r"made for \(4, 4, 3\)"),
+    ],
+)
+def test_model_that_does_not_fit_the_data_is_refused_before_training(data, model, message):
+    with pytest.raises(InputError, match=message):
+        backbone(data, model=model)
+    assert not (data / "backbone").exists()
+
+
+def test_data_without_labels_cannot_train(data):
+    Dataset.clean("dark", np.zeros((40, 4, 4, 1), np.uint8), None).save(data / "dark")
+    with pytest.raises(InputError, match="dark has no labels"):
+        backbone(data, dataset_folder=data / "dark")
+
+
+# -- a student ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taught(data):
+    """The same folder with a teacher in it."""
+    backbone(data, training={"epochs": 2})
+    return data
+
+
+def student(folder, name="director", losses=(), training=(), views=None, **options):
+    """Train a student with changed settings; its folder."""
+    changes = {"losses": dict(losses), "training": dict(training), "trajectory": {"views": views}}
+    return trained_student(folder, name, student=changed(STUDENT, **changes), **options)
+
+
+def cached(folder, views=2, **options):
+    """Capture the path of the backbone; the folder of each view."""
+    return cached_path(folder, views, **options)
+
+
+def test_student_writes_what_a_backbone_does_and_its_seconds_include_the_teachers(taught):
+    teacher_cost = taught / "backbone" / "cost.json"
+    content = read_json(teacher_cost)
+    alone = read_json(student(taught, "alone") / COST)
+    write_json(teacher_cost, content | {"train_seconds": 1000.0})
+    folder = student(taught)
+    cost = read_json(folder / COST)
+    assert content["train_seconds"] < alone["train_seconds"] < 1000 < cost["train_seconds"] < 1100
+    model, about = load_model(folder / WEIGHTS)
+    assert isinstance(model, Director) and model.steps == IMAGE_MODEL.depth
+    assert cost["parameters"] == parameter_count(model)
+    assert about["teacher"] == file_digest(taught / "backbone" / "model.safetensors")
+    settings = yaml.safe_load((folder / SETTINGS).read_text())
+    assert (settings["losses"], settings["kernel"]) == (LOSSES.model_dump(), KERNEL.model_dump())
+    assert sorted(path.name for path in (taught / "director").iterdir()) == sorted(
+        path.name for path in (taught / "backbone").iterdir()
+    )
+
+
+def test_the_teacher_stays_as_it_was(taught, monkeypatch):
+    """File, parameters and buffers, and that nothing of it is shared with the student."""
+    file = taught / "backbone" / "model.safetensors"
+    before, loaded = file.read_bytes(), []
+
+    def watched(*arguments):
+        loaded.append(load_model(*arguments)[0])
+        return loaded[0], {}
+
+    monkeypatch.setattr("director.training.train_student.load_model", watched)
+    folder = student(taught)
+    assert file.read_bytes() == before
+    (teacher,), (untouched, _), (distilled, _) = loaded, load_model(file), load_model(folder / WEIGHTS)
+    assert teacher.state_dict().keys() == untouched.state_dict().keys()
+    for name, tensor in untouched.state_dict().items():
+        assert torch.equal(teacher.state_dict()[name], tensor), name
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert not teacher.training
+    # while the student's copies of the same tensors have learned
+    for name in ("embedding.position", "embedding.linear.weight"):
+        assert not torch.equal(distilled.get_parameter(name), untouched.get_parameter(name))
+
+
+def test_cache_and_live_give_the_same_weights(taught):
+    """Three epochs, two augmented views in turn, batches that are none of the capture's."""
+    live = student(taught, "live", views=2)
+    read = student(taught, "read", views=2, cache_folders=cached(taught))
+    assert (live / HISTORY).read_bytes() == (read / HISTORY).read_bytes()
+    one, other = (load_model(folder / WEIGHTS)[0].state_dict() for folder in (live, read))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    fresh = student(taught, "fresh")
+    assert history(fresh)[1] == history(live)[1], "epoch 2 sees view 1 either way"
+    assert history(fresh)[2] != history(live)[2], "epoch 3 sees view 2, or view 0 again"
+
+
+def test_a_state_is_not_resumed_after_a_change_of_the_students_code(taught, monkeypatch):
+    """The digest in a state's identity covers the function that the loss is defined in, and all that it reaches."""
+    asked = []
+    digest = job.code_digest
+    monkeypatch.setattr(job, "code_digest", lambda source: asked.append(source) or digest(source))
+    student(taught, "asked")
+    assert asked == ["director.training.train_student:train_student"]
+
+
+def test_with_a_cache_the_teacher_does_not_run(taught, monkeypatch):
+    folders = cached(taught)
+    monkeypatch.setattr("director.training.train_student.capture", pytest.fail)
+    student(taught, views=2, cache_folders=folders)
+
+
+@pytest.mark.parametrize(
+    ("changes", "entry"),
+    [
+        ({"teacher": "other"}, "weights is '"),
+        ({"losses": {"softmax_variance": "zero"}}, "softmax_variance is 'attention_moments', not 'zero'"),
+        ({"seed": 4}, "seed is 3, not 4"),
+        ({"augmentation": None}, "augmentation is .* not None"),
+        ({"normalisation": changed(NORMALISATION, scale=16.0)}, "normalisation is "),
+    ],
+)
+def test_a_cache_of_something_else_is_refused_by_name(taught, changes, entry):
+    backbone(taught, "other", seed=4, training={"epochs": 2})
+    with pytest.raises(InputError, match=f"view-0: stale trajectory cache .*{entry}"):
+        student(taught, views=2, cache_folders=cached(taught), **changes)
+    assert not (taught / "director").exists()
+
+
+def test_a_cache_of_another_view_or_another_split_is_refused(taught):
+    folders = cached(taught)
+    with pytest.raises(InputError, match=r"view-1: stale trajectory cache .*view is 1, not 0"):
+        student(taught, views=2, cache_folders=folders[::-1])
+    parts = {"train": np.arange(8, 32), "validation": np.arange(8), "test": np.arange(32, 40)}
+    write_split(taught / "split.npz", parts)
+    with pytest.raises(InputError, match=r"view-0: stale trajectory cache .*examples is "):
+        student(taught, views=2, cache_folders=folders)
+
+
+def test_the_losses_add_up_with_their_weights(taught):
+    for row in history(student(taught, losses={"path_weight": 3.0, "task_weight": 0.25})):
+        assert row["train_loss"] == pytest.approx(3 * row["train_path"] + 0.25 * row["train_task"], rel=1e-5)
+        assert row["train_path"] > 0 and row["train_task"] > 0
+
+
+@pytest.mark.parametrize(
+    ("losses", "terms"),
+    [
+        ({"path": "none"}, {"task"}),
+        ({"task_weight": 0.0}, {"path"}),
+        ({"path": "mse", "std_weight": 0.5}, {"path", "task"}),
+    ],
+)
+def test_a_loss_that_is_off_is_not_computed(taught, monkeypatch, losses, terms):
+    called = set()
+    for term in ("path", "task"):
+        method = getattr(Director, f"{term}_loss")
+        monkeypatch.setattr(Director, f"{term}_loss", lambda *given, m=method, t=term: called.add(t) or m(*given))
+    first, *_ = history(student(taught, losses=losses))
+    assert called == terms == {key.removeprefix("train_") for key in first if key.startswith("train_")} - {"loss"}
+    assert first["train_loss"] == pytest.approx(sum(first[f"train_{term}"] for term in terms), rel=1e-5)
+
+
+def test_options_of_the_path_loss_reach_it(taught):
+    def first(name, **losses):
+        return history(student(taught, name, losses=losses, training={"epochs": 2}))[0]["train_path"]
+
+    kl, mse = first("kl"), first("mse", path="mse")
+    assert first("std", path="mse", std_weight=1.0) > mse
+    assert first("floor", variance_floor=1.0) != kl
+    assert first("zero", softmax_variance="zero") != kl
+
+
+def test_the_task_loss_reaches_the_kernel_through_every_step(taught, monkeypatch):
+    """One free roll-out in training: each step's mean and log-variance receive a gradient, the first one's too."""
+    step, reached = Director.step, {}
+
+    def watched(self, t, x, mask=None, noise=None):
+        after, log_variance = step(self, t, x, mask, noise)
+        if after.requires_grad:
+            assert noise is not None, "a step of training without noise"
+            for name, tensor in (("state", after), ("log_variance", log_variance)):
+                tensor.register_hook(lambda gradient, key=(name, t): reached.update({key: gradient.abs().sum().item()}))
+        return after, log_variance
+
+    monkeypatch.setattr(Director, "step", watched)
+    student(taught, losses={"path": "none"}, training={"epochs": 1, "warmup_epochs": 0})
+    assert set(reached) == {(name, t) for name in ("state", "log_variance") for t in range(IMAGE_MODEL.depth)}
+    assert min(reached.values()) > 0
+
+
+@pytest.mark.parametrize("from_cache", [False, True])
+def test_a_killed_distillation_goes_on_and_ends_the_same(taught, monkeypatch, from_cache):
+    """Trap 24, for a student: killed in each epoch, after a step that was saved."""
+    options = {"views": 2, "cache_folders": cached(taught)} if from_cache else {}
+    whole = student(taught, "whole", **options)
+    monkeypatch.setattr(job, "fit", partial(job.fit, state_seconds=0))
+    task_loss, steps = Director.task_loss, []
+
+    def mortal(*given):
+        steps.append(None)
+        if len(steps) in (3, 6, 9):  # three steps to an epoch; a step that dies is taken again
+            raise KeyboardInterrupt
+        return task_loss(*given)
+
+    monkeypatch.setattr(Director, "task_loss", mortal)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            student(taught, "killed", **options)
+    killed = student(taught, "killed", **options)
+    assert len(steps) == 9 + 3, "every step once, and the three that died again"
+    for name in (WEIGHTS, HISTORY, SETTINGS):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes()
+    assert not (killed / "state.safetensors").exists()
+
+
+def test_a_student_of_a_kernel_eigenpair_teacher(data):
+    backbone(data, attention=kep_attention(), training={"epochs": 2}, penalties={"ksvd": 0.1, "kl": 0.001})
+    folder = student(data)
+    model, _ = load_model(folder / WEIGHTS)
+    assert not [name for name, _ in model.named_parameters() if "log_l" in name or "qk" in name]
+    # its last layer has a variance of its own, whatever softmax layers are said to have
+    zero = history(student(data, "zero", losses={"softmax_variance": "zero"}))
+    assert zero[0]["train_path"] != history(folder)[0]["train_path"]
+    logits = predict(model, ImageExamples(Dataset.load(data / "data"), NORMALISATION), batch_size=40).logits
+    assert logits.shape == (1, COUNT, 2)
