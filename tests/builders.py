@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel
 
 from director.data.dataset import Dataset
 from director.data.examples import Augmentation, Normalisation
 from director.data.splits import write_split
 from director.data.texts import Texts
+from director.models.student import Director
+from director.models.transformers import ImageTransformer
+from director.path.residual import path_of, student_of
 from director.settings.model import ImageModel, TextModel
 from director.settings.training import Compute, Kernel, Losses, Student, Training
 from director.training.cache_trajectory import cache_trajectory
@@ -84,6 +88,30 @@ def words(folder: Path, texts: list[str] | None = None, labels: np.ndarray | Non
     Dataset.clean("words", Texts.of(texts or sentences()), labels).save(folder / "data")
     write_split(folder / "split.npz", PARTS)
     return folder
+
+
+def random_model(seed: int = 0, **changes: Any) -> ImageTransformer:
+    """A small classifier of 3 classes with fresh weights; changes: of its settings."""
+    torch.manual_seed(seed)
+    settings = changed(IMAGE_MODEL, width=8, mlp_width=8, classes=3).model_dump(exclude={"kind"})
+    return ImageTransformer(**settings | changes)
+
+
+def random_student(**changes: Any) -> Director:
+    """A student of it, away from its start, where every step is the identity and every variance the same."""
+    made = student_of(path_of(random_model(**changes)), KERNEL)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.kernel.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def random_images(count: int = 20, name: str = "grey", size: int = 4) -> Dataset:
+    """Images of noise, labelled at random with 3 classes."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (count, size, size, 1), dtype=np.uint8)
+    return Dataset.clean(name, images, rng.integers(0, 3, count))
 
 
 def training_job(folder: Path, name: str, **changes: Any) -> TrainingJob:

@@ -239,8 +239,8 @@ def _aurc(hits: Cumulative, misses: Cumulative) -> Values:
     both = hits + misses
     rows, errors = (np.diff(cumulative, axis=1, prepend=0) for cumulative in (both, misses))
     harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(both[:, -1].max()) + 1))])
-    rate = np.divide(errors, rows, out=np.zeros(rows.shape), where=rows > 0)
-    growth = np.diff(harmonic[both], axis=1, prepend=0)
+    rate = errors / np.maximum(rows, 1)  # of a group that was not drawn, 0
+    growth = np.diff(harmonic.take(both), axis=1, prepend=0)
     rates = misses[:, -1] + np.einsum("rg,rg->r", misses - errors - rate * (both - rows), growth)
     return _ratio(rates, both[:, -1])
 

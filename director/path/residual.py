@@ -104,20 +104,6 @@ class ResidualPath(ABC):
             states.append(self.segment(step, states[-1], mask))
         return torch.stack(states), mask
 
-    def student(self, kernel: Kernel) -> Director:
-        """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing."""
-        embedding, readout = self.student_parts()
-        parameter = next(embedding.parameters())  # the kernel lies beside the teacher, wherever that is
-        transition = TransitionKernel(self.width, self.heads, kernel).to(parameter.device, parameter.dtype)
-        settings = {
-            "backbone": {"kind": self.model.kind, "settings": self.model.settings},
-            "steps": self.steps,
-            "width": self.width,
-            "heads": self.heads,
-            "kernel": kernel.model_dump(),
-        }
-        return Director(embedding, transition, readout, self.steps, settings)
-
     def _check(self, step: int) -> None:
         if not 1 <= step <= self.steps:
             raise InputError(f"there is no step {step}: the path of this model has steps 1 to {self.steps}")
@@ -199,3 +185,18 @@ def path_of(model: nn.Module) -> ResidualPath:
     supported = ", ".join(f"{known.__module__}.{known.__qualname__}" for known in PATHS)
     name = f"{type(model).__module__}.{type(model).__qualname__}"
     raise InputError(f"{name} has no residual path here; supported: {supported}")
+
+
+def student_of(path: ResidualPath, kernel: Kernel) -> Director:
+    """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing."""
+    embedding, readout = path.student_parts()
+    parameter = next(embedding.parameters())  # the kernel lies beside the teacher, wherever that is
+    transition = TransitionKernel(path.width, path.heads, kernel).to(parameter.device, parameter.dtype)
+    settings = {
+        "backbone": {"kind": path.model.kind, "settings": path.model.settings},
+        "steps": path.steps,
+        "width": path.width,
+        "heads": path.heads,
+        "kernel": kernel.model_dump(),
+    }
+    return Director(embedding, transition, readout, path.steps, settings)

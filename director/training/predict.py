@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -113,8 +113,10 @@ def dropout_rates(model: nn.Module) -> dict[str, float]:
 
 
 def _check_randomness(model: nn.Module, randomness: Randomness, samples: int) -> None:
-    """Raise InputError where the samples asked for could not differ."""
+    """Raise InputError for an unknown randomness, and where the samples asked for could not differ."""
     name = type(model).__name__
+    if randomness not in get_args(Randomness):
+        raise InputError(f"randomness is {randomness!r}; it must be one of {', '.join(get_args(Randomness))}")
     if randomness == "none" and samples != 1:
         raise InputError(f"samples is {samples}, but a pass without randomness is always the same; use samples 1")
     if randomness == "dropout" and not any((rates := dropout_rates(model)).values()):
@@ -140,9 +142,14 @@ def _check_logits(model: nn.Module, logits: np.ndarray, randomness: Randomness) 
         raise InputError(f"all {len(logits)} samples are identical: {reason} on the logits of {name}")
 
 
+def has_steps(model: nn.Module) -> bool:
+    """Whether a model walks a path and can tell of its steps, as a student does."""
+    return "on_step" in inspect.signature(model.forward).parameters
+
+
 def _watching(model: nn.Module, variances: list[Tensor]) -> dict[str, Any]:
     """Keywords that let a student tell of its steps: appends to `variances` the mean variance [R] of each."""
-    if "on_step" not in inspect.signature(model.forward).parameters:
+    if not has_steps(model):
         return {}
 
     def on_step(log_variance: Tensor, mask: Tensor | None) -> None:

@@ -15,7 +15,6 @@ from director.device import device_name, peak_memory_bytes, reset_peak_memory, r
 from director.errors import InputError
 from director.files import file_digest, read_json, replacing
 from director.methods import Randomness
-from director.models.student import Director
 from director.models.weights import load_model, parameter_count
 from director.numbers.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
 from director.numbers.suites import Made, write_suites
@@ -23,7 +22,7 @@ from director.provenance import fingerprint, git_commit, versions
 from director.settings.suite import Suite
 from director.settings.training import Compute
 from director.training.examples import examples_for
-from director.training.predict import predict
+from director.training.predict import has_steps, predict
 
 DEPTH = "depth.npz"  # <suite>.depth.npz lies beside the predictions of a student
 
@@ -61,10 +60,10 @@ def predict_run(
     set_threads(compute.threads)
     training_cost = read_json(training_cost_file)
     model, _ = load_model(weights_file, device)
-    if profile and (not isinstance(model, Director) or randomness != "noise"):
+    if profile and (not has_steps(model) or randomness != "noise"):
         raise InputError(
-            f"{weights_file}: a {type(model).__name__} has no path to roll out; give the weights of a student and "
-            f"randomness noise, not {randomness}"
+            f"{weights_file}: {type(model).__name__} with randomness {randomness} has no path to roll out; give the "
+            "weights of a student, and randomness noise"
         )
     datasets = {name: Dataset.load(path) for name, path in dataset_folders.items()}
     split = load_split(split_file)

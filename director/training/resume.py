@@ -84,7 +84,7 @@ def load_state(
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["training"])
-            known, plain = header["identity"], header["progress"]
+            saved_identity, plain = header["identity"], header["progress"]
             for key in file.keys():  # noqa: SIM118
                 group, name = key.split("/", 1)
                 groups[group][name] = file.get_tensor(key)
@@ -92,21 +92,21 @@ def load_state(
         log.warning("%s: not a whole training state (%s); training starts anew", path, error)
         return Progress()
 
-    here = {"identity": json.loads(json.dumps(identity)), "weights": _shapes(model.state_dict())}
-    there = {"identity": known, "weights": _shapes(groups["model"])}
-    if different := list(_differences(there, here)):
+    saved = {"identity": saved_identity, "weights": _shapes(groups["model"])}
+    current = {"identity": json.loads(json.dumps(identity)), "weights": _shapes(model.state_dict())}
+    if different := list(_differences(saved, current)):
         log.warning("%s: state of another training (%s); training starts anew", path, "; ".join(different[:5]))
         return Progress()
 
-    place = next(model.parameters()).device
+    device = next(model.parameters()).device
     model.load_state_dict(groups["model"])
     entries: dict[int, Tensors] = {}
     for name, tensor in groups["optimiser"].items():
         index, key = name.split(".", 1)
         entries.setdefault(int(index), {})[key] = tensor
     optimiser.load_state_dict({"state": entries, "param_groups": optimiser.state_dict()["param_groups"]})
-    moved = {group: {name: tensor.to(place) for name, tensor in groups[group].items()} for group in ("best", "sums")}
-    return Progress(**plain, **moved)
+    best, sums = ({name: tensor.to(device) for name, tensor in groups[group].items()} for group in ("best", "sums"))
+    return Progress(**plain, best=best, sums=sums)
 
 
 def remove_state(path: str | Path) -> None:
@@ -120,10 +120,10 @@ def _shapes(tensors: Tensors) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+def _differences(saved: Any, current: Any, name: str = "") -> Iterator[str]:
     """`name: old, now new` for every leaf of two nested tables that differs."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in sorted({*there, *here}):
-            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
-    elif there != here:
-        yield f"{name}: {there!r}, now {here!r}"
+    if isinstance(saved, dict) and isinstance(current, dict):
+        for key in sorted({*saved, *current}):
+            yield from _differences(saved.get(key), current.get(key), f"{name}.{key}".lstrip("."))
+    elif saved != current:
+        yield f"{name}: {saved!r}, now {current!r}"

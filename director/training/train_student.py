@@ -12,7 +12,7 @@ from director.files import file_digest, read_json
 from director.models.weights import load_model
 from director.noise import BatchNoise
 from director.path.cache import MANIFEST, TrajectoryCache
-from director.path.residual import path_of
+from director.path.residual import path_of, student_of
 from director.path.trajectory import Trajectory, capture
 from director.settings.training import Student
 from director.training.cache_trajectory import cache_identity
@@ -40,7 +40,7 @@ def train_student(
     path = path_of(teacher)
     losses = student.losses
     with seeded(torch.device("cpu"), job.seed):
-        network = path.student(student.kernel)
+        network = student_of(path, student.kernel)
     identity = cache_identity(teacher_file, examples) | {"softmax_variance": losses.softmax_variance}
     caches = tuple(TrajectoryCache(folder, identity | {"view": view}) for view, folder in enumerate(cache_folders))
     train = DistilExamples(examples, student.trajectory.views, caches)

@@ -142,7 +142,7 @@ def test_a_rate_without_effect_is_an_error():
     model[0].dropout = nn.Dropout(0.5)
     with pytest.raises(
         InputError,
-        match="all 4 samples are identical: dropout .* no effect on the logits of Sequential",
+        match=r"all 4 samples are identical: dropout .* no effect on the logits of Sequential",
     ):
         predict_dropout(model, Examples(normal(5, 3)), samples=4, seed=0, batch_size=8)
 

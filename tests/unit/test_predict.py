@@ -5,44 +5,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from builders import kep_attention
+from builders import NORMALISATION, kep_attention
+from builders import random_images as dataset
+from builders import random_model as model
+from builders import random_student as student
 from torch import nn
 
-from director.data.dataset import Dataset
-from director.data.examples import ImageExamples, Normalisation
+from director.data.examples import ImageExamples
 from director.device import resolve_device
 from director.errors import InputError
-from director.models.transformers import ImageTransformer
 from director.noise import ExampleNoise, fold
-from director.path.residual import path_of
-from director.settings.training import Kernel
 from director.training import predict as predict_module
 from director.training.predict import dropout_rates, predict
 
-NORMALISATION = Normalisation(scale=255.0, mean=[0.5], std=[0.25])
-SHAPE = {"image_size": 4, "channels": 1, "patch": 2, "width": 8, "depth": 2, "heads": 2, "mlp_width": 8, "classes": 3}
 KEP = {"attention": kep_attention("sum")}
-
-
-def model(seed=0, **settings):
-    torch.manual_seed(seed)
-    return ImageTransformer(**SHAPE | settings)
-
-
-def student(**settings):
-    """A student away from its start, where every step is the identity and every variance the same."""
-    made = path_of(model(**settings)).student(Kernel(dropout=0.0))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in made.kernel.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return made
-
-
-def dataset(count=20, name="grey", size=4):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (count, size, size, 1), dtype=np.uint8)
-    return Dataset.clean(name, images, rng.integers(0, 3, count))
 
 
 def examples(count=20):
@@ -104,9 +80,7 @@ def test_own_noise_keeps_dropout_off():
 
 
 def test_models_without_noise_have_no_samples():
-    with pytest.raises(
-        InputError, match="all 3 samples are identical: noise has no effect on the logits of ImageTransformer"
-    ):
+    with pytest.raises(InputError, match=r"all 3 .* identical: noise has no effect on the logits of ImageTransformer"):
         noise_logits(model(), examples(), samples=3, seed=0, batch_size=8)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     with pytest.raises(InputError, match="Sequential takes no noise"):
@@ -250,9 +224,16 @@ def test_many_logits_lie_in_a_file_and_are_the_same(tmp_path, monkeypatch, rando
     np.testing.assert_array_equal(in_file.profile, in_memory.profile)
 
 
-def test_samples_without_randomness_are_refused():
-    with pytest.raises(InputError, match="samples is 3, but a pass without randomness is always the same"):
-        predict(model(), examples(), samples=3)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 3}, "samples is 3, but a pass without randomness is always the same"),
+        ({"randomness": "laplace"}, "randomness is 'laplace'; it must be one of none, dropout, noise"),
+    ],
+)
+def test_requests_that_mean_nothing_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        predict(model(), examples(), **options)
 
 
 def test_devices():

@@ -13,7 +13,7 @@ from director.models.student import Director
 from director.models.transformers import Block, ImageTransformer, TextTransformer
 from director.models.weights import parameter_count
 from director.noise import ExampleNoise, fold, unfold
-from director.path.residual import path_of
+from director.path.residual import path_of, student_of
 from director.path.trajectory import Trajectory, capture
 from director.settings.training import Kernel, Losses
 
@@ -27,7 +27,7 @@ def teacher(**changes):
 
 
 def student(trained=True, **options):
-    made = path_of(teacher()).student(Kernel(**options)).eval()
+    made = student_of(path_of(teacher()), Kernel(**options)).eval()
     if trained:  # away from the identity
         torch.manual_seed(1)
         with torch.no_grad():
@@ -64,7 +64,7 @@ def test_parameter_counts_of_the_cifar_10_configuration():
     network = ImageTransformer(
         image_size=32, channels=3, patch=4, width=384, depth=7, heads=12, mlp_width=384, classes=10
     )
-    made = path_of(network).student(Kernel())
+    made = student_of(path_of(network), Kernel())
     assert parameter_count(made) == 2_662_282  # 2.66 M, against 6.27 M of the teacher
     assert made.kernel.attention.heads == 12
 
@@ -217,7 +217,7 @@ def test_unusable_arguments_are_named():
     ids=["image", "kep_svgp", "text"],
 )
 def test_a_student_is_rebuilt_without_its_teacher(monkeypatch, network):
-    made = path_of(network).student(Kernel(mlp_ratio=2.0, mlp_first=True))
+    made = student_of(path_of(network), Kernel(mlp_ratio=2.0, mlp_first=True))
 
     def refuse(self, *arguments, **options):
         raise AssertionError(f"a {type(self).__name__} of the teacher was built")
@@ -232,12 +232,12 @@ def test_a_student_is_rebuilt_without_its_teacher(monkeypatch, network):
 
 
 def test_a_student_is_made_beside_its_teacher_in_its_precision():
-    made = path_of(teacher().double()).student(Kernel())
+    made = student_of(path_of(teacher().double()), Kernel())
     assert {parameter.dtype for parameter in made.parameters()} == {torch.float64}
     assert made(images().double()).dtype == torch.float64
 
 
 def test_the_settings_of_the_kernel_reach_it():
-    made = path_of(teacher(heads=2)).student(Kernel(mlp_ratio=2.0, mlp_first=True, dropout=0.25))
+    made = student_of(path_of(teacher(heads=2)), Kernel(mlp_ratio=2.0, mlp_first=True, dropout=0.25))
     assert made.kernel.mlp_first and made.kernel.attention.heads == 2 and made.kernel.mlp[0].out_features == 2 * WIDTH
     assert {module.p for module in made.kernel.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}

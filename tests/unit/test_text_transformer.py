@@ -12,7 +12,7 @@ from director.errors import InputError
 from director.models.transformers import TextTransformer, pretrained_embedding
 from director.models.weights import parameter_count
 from director.noise import ExampleNoise, fold, unfold
-from director.path.residual import path_of
+from director.path.residual import path_of, student_of
 from director.path.trajectory import capture
 from director.settings.training import Kernel, Losses
 from director.training.predict import predict
@@ -31,7 +31,7 @@ def small(dtype=torch.float32, **changes):
 
 def student(dtype=torch.float32, **changes):
     """A student away from its start, where every step is the identity."""
-    made = path_of(small(dtype, **changes)).student(Kernel()).eval()
+    made = student_of(path_of(small(dtype, **changes)), Kernel()).eval()
     torch.manual_seed(2)
     with torch.no_grad():
         for parameter in made.kernel.parameters():

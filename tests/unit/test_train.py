@@ -32,7 +32,7 @@ from director.errors import InputError
 from director.files import file_digest, read_json, write_json
 from director.models.student import Director
 from director.models.weights import load_model, parameter_count
-from director.training import job
+from director.training import fit, job
 from director.training.job import COST, HISTORY, SETTINGS, WEIGHTS
 from director.training.predict import predict
 
@@ -198,6 +198,57 @@ def test_cache_and_live_give_the_same_weights(taught):
     fresh = student(taught, "fresh")
     assert history(fresh)[1] == history(live)[1], "epoch 2 sees view 1 either way"
     assert history(fresh)[2] != history(live)[2], "epoch 3 sees view 2, or view 0 again"
+
+
+def test_cached_batches_reach_the_loss_in_the_precision_of_the_cache(taught, monkeypatch):
+    """Half the bytes travel to a GPU; what the loss computes with is float32 again."""
+    seen, losses = set(), set()
+    to_device, path_loss = fit.to_device, Director.path_loss
+
+    def watched(batch, device):
+        if isinstance(batch, dict):
+            seen.update((name, batch[name].dtype) for name in ("states", "variances"))
+        return to_device(batch, device)
+
+    def watched_loss(self, states, variances, *rest):
+        losses.update({states.dtype, variances.dtype})
+        return path_loss(self, states, variances, *rest)
+
+    live = history(student(taught, "live", views=2))
+    monkeypatch.setattr(fit, "to_device", watched)
+    monkeypatch.setattr(Director, "path_loss", watched_loss)
+    read = history(student(taught, "read", views=2, cache_folders=cached(taught, dtype="bfloat16")))
+    assert seen == {("states", torch.bfloat16), ("variances", torch.bfloat16)}
+    assert losses == {torch.float32}
+    assert read != live
+    for one, other in zip(read, live, strict=True):
+        assert one["train_path"] == pytest.approx(other["train_path"], rel=0.05)
+
+
+def test_the_seconds_of_the_capture_are_the_students(taught):
+    folders = cached(taught)
+    cost_file = taught / "trajectory/cost.json"
+    assert read_json(cost_file)["train_seconds"] > 0
+    write_json(cost_file, {"train_seconds": 500.0})
+    options = {"views": 2, "cache_folders": folders}
+    without = read_json(student(taught, "without", **options) / COST)["train_seconds"]
+    seconds = read_json(student(taught, **options, cost_files=(cost_file,)) / COST)["train_seconds"]
+    assert without < 400 and 500 < seconds < 900
+
+
+def test_validation_predicts_in_batches_of_its_own_size(taught, monkeypatch):
+    asked = []
+
+    def watched(model, examples, **options):
+        asked.append((options["batch_size"], options["randomness"], options["samples"]))
+        return predict(model, examples, **options)
+
+    monkeypatch.setattr(job, "predict", watched)
+    backbone(taught, "other", training={"epochs": 2}, predict_batch=3)
+    assert asked == [(3, "none", 1)] * 2
+    asked.clear()
+    student(taught, predict_batch=5)
+    assert asked == [(5, "noise", STUDENT.selection_samples)] * 3
 
 
 def test_a_state_is_not_resumed_after_a_change_of_the_students_code(taught, monkeypatch):

@@ -12,7 +12,7 @@ from director.models.student import Director
 from director.models.transformers import ImageTransformer, TextTransformer
 from director.models.weights import FORMAT, KINDS, load_model, save_model
 from director.noise import ExampleNoise
-from director.path.residual import path_of
+from director.path.residual import path_of, student_of
 from director.settings.training import Kernel
 
 SIZES = {"width": 12, "depth": 3, "heads": 3, "mlp_width": 10}
@@ -34,7 +34,7 @@ def text_model(**changes):
 
 def student_of(teacher, **kernel):
     """A student away from its start, where every step is the identity."""
-    made = path_of(teacher).student(Kernel(**kernel)).eval()
+    made = student_of(path_of(teacher), Kernel(**kernel)).eval()
     torch.manual_seed(2)
     with torch.no_grad():
         for parameter in made.kernel.parameters():
