@@ -16,7 +16,7 @@ from director.files import file_digest
 from director.settings.reading import load_experiment
 
 pytestmark = pytest.mark.pipeline
-WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"
+WEIGHTS = "results/runs/tiny/softmax/seed-0/backbone/model.safetensors"
 
 
 def wait_for(condition, what):
@@ -100,7 +100,7 @@ def test_trap_23_eight_cores_and_one_gpu_never_run_two_gpu_jobs(fresh):
     (fresh.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: cuda}\n")
     shown = fresh.snakemake("-n", "--cores", "8", "all")
     blocks = (shown.stdout + shown.stderr).split("rule ")[1:]
-    for rule in ("train_backbone", "cache_trajectory", "train_director", "predict", "predict_director"):
+    for rule in ("train_backbone", "cache_trajectory", "train_student", "predict", "predict_student"):
         jobs = [block for block in blocks if block.startswith(f"{rule}:")]
         assert jobs and all("gpu=1" in block for block in jobs)
     assert not any("gpu=1" in block for block in blocks if block.startswith("measure:"))
@@ -132,15 +132,15 @@ def test_trap_30_no_run_is_lost_in_tracking(study):
     """hydraflow 245, mlflow 4123: `--cores 8` from scratch, and each run is there once and finished."""
     client = MlflowClient(f"sqlite:///{study.folder}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    seeds = [f"results/tiny/softmax/seed-{seed}" for seed in (0, 1)]
+    seeds = [f"results/runs/tiny/softmax/seed-{seed}" for seed in (0, 1)]
     experiment = load_experiment(study.folder / "config/experiments/tiny.yaml")
     names = [
-        f"results/tiny/{backbone}/seed-{seed}/{name}"
+        f"results/runs/tiny/{backbone}/seed-{seed}/{name}"
         for backbone, methods in experiment.methods.items()
         for name in ["backbone", *methods]
         for seed in experiment.seeds
     ]
-    expected = {name for name in names if "ensemble" not in name} | {"results/tiny/softmax/seed-pooled/ensemble"}
+    expected = {name for name in names if "ensemble" not in name} | {"results/runs/tiny/softmax/seed-pooled/ensemble"}
     assert sorted(run.info.run_name for run in runs) == sorted(expected)
     assert {run.info.status for run in runs} == {"FINISHED"}
     mle = next(run for run in runs if run.info.run_name == f"{seeds[0]}/mle")

@@ -329,7 +329,8 @@ def test_what_a_module_does_as_a_script_counts_for_no_other(package, tmp_path):
 
 TABLES = {
     "catalogue.py": "from director import digits, cifar\n\n"
-    "DATASETS = {d.name: d for d in (digits.DATASET, cifar.DATASET)}\n\n\ndef fetch(name):\n    return DATASETS[name]\n",
+    "DATASETS = {d.name: d for d in (digits.DATASET, cifar.DATASET)}\n\n\n"
+    "def fetch(name):\n    return DATASETS[name]\n",
     "digits.py": "SIDE = 8\nDATASET = SIDE\n",
     "cifar.py": "SIDE = 32\nDATASET = SIDE\n",
     "lonely.py": "def use():\n    return 1\n",

@@ -44,7 +44,7 @@ def test_paths_in_backticks_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_dotted_names_are_those_of_code_or_options(page):
-    """`director.losses.path` is an option, `director.models.student.Director` a class: both begin with the same word."""
+    """`director.losses.path` is an option, `director.path.cache.write_cache` a function: both begin with one word."""
     options = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE))
     for words in re.findall(r"`(director(?:\.\w+)+)(?:\([^`]*\))?`", prose(page)):
         if words not in options:

@@ -51,7 +51,10 @@ def test_every_row_of_every_experiment_has_its_runs_and_options(plan, experiment
 
 def test_what_only_a_scaled_row_needs_is_trained_and_predicted_too():
     content = yaml.safe_load((ROOT / "config/experiments/digits.yaml").read_text())
-    content |= {"methods": {"softmax": ["director_temperature"]}, "comparison": {"reference": ["softmax", "director_temperature"]}}
+    content |= {
+        "methods": {"softmax": ["director_temperature"]},
+        "comparison": {"reference": ["softmax", "director_temperature"]},
+    }
     from director.settings.experiment import Experiment
     from director.settings.training import Compute
 

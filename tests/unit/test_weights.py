@@ -32,7 +32,7 @@ def text_model(**changes):
     return TextTransformer(**TEXT | changes).eval()
 
 
-def student_of(teacher, **kernel):
+def moved_student(teacher, **kernel):
     """A student away from its start, where every step is the identity."""
     made = student_of(path_of(teacher), Kernel(**kernel)).eval()
     torch.manual_seed(2)
@@ -76,7 +76,7 @@ def test_a_saved_text_model_comes_back_with_its_tokenizer(tmp_path, changes):
     assert isinstance(again, TextTransformer)
     torch.testing.assert_close(again(texts()), text_model(**changes)(texts()))
     assert load_tokenizer(again.settings["tokenizer"]).encode("the keys").tokens[0] == "the"
-    student = student_of(text_model(**changes))
+    student = moved_student(text_model(**changes))
     save_model(tmp_path / "student.safetensors", student, {})
     student_again, _ = load_model(tmp_path / "student.safetensors")
     torch.testing.assert_close(student_again(texts()), student(texts()))
@@ -86,7 +86,7 @@ def test_a_saved_text_model_comes_back_with_its_tokenizer(tmp_path, changes):
 @pytest.mark.parametrize("attention", [None, KEP_SUM], ids=["softmax", "kep_svgp"])
 def test_a_saved_student_comes_back(tmp_path, attention):
     teacher = image_model(attention=attention, heads=2).double()
-    made = student_of(teacher, mlp_ratio=2.0, mlp_first=True, dropout=0.2)
+    made = moved_student(teacher, mlp_ratio=2.0, mlp_first=True, dropout=0.2)
     save_model(tmp_path / "student.safetensors", made, {"epoch": 4})
     again, about = load_model(tmp_path / "student.safetensors")
     assert isinstance(again, Director) and about == {"epoch": 4} and again.settings == made.settings
@@ -98,7 +98,7 @@ def test_a_saved_student_comes_back(tmp_path, attention):
 
 @pytest.mark.parametrize("notes", range(8))
 def test_the_numbers_of_a_loaded_model_do_not_depend_on_the_length_of_its_notes(tmp_path, notes):
-    made = student_of(image_model(heads=2).double(), mlp_ratio=2.0)
+    made = moved_student(image_model(heads=2).double(), mlp_ratio=2.0)
     save_model(tmp_path / "student.safetensors", made, {"notes": 8 * notes * "a"})
     again, _ = load_model(tmp_path / "student.safetensors")
     assert all(tensor.data_ptr() % 16 == 0 for tensor in again.state_dict().values())
@@ -108,7 +108,7 @@ def test_the_numbers_of_a_loaded_model_do_not_depend_on_the_length_of_its_notes(
 def test_unusable_model_files_are_named(tmp_path):
     good, student = tmp_path / "good.safetensors", tmp_path / "student.safetensors"
     save_model(good, image_model(), {})
-    save_model(student, student_of(image_model()), {})
+    save_model(student, moved_student(image_model()), {})
 
     def refused(content, message, name="bad.safetensors"):
         if content is not None:
@@ -141,7 +141,7 @@ def test_unusable_model_files_are_named(tmp_path):
         rewritten(content)
         refused(None, message)
 
-    settings = student_of(image_model()).settings
+    settings = moved_student(image_model()).settings
     for changes, message in [
         ({"steps": 0}, "do not fit.*at least 1 step, not 0"),
         ({"kernel": {"dropout": 2.0}}, "do not fit.*dropout"),
@@ -186,7 +186,7 @@ def test_kinds_are_classes_with_that_kind():
 def test_a_model_without_kind_or_settings_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match=r"a\.safetensors: a Linear cannot be saved without a kind"):
         save_model(tmp_path / "a.safetensors", torch.nn.Linear(2, 2), {})
-    student = student_of(image_model())
+    student = moved_student(image_model())
     unsaved = Director(student.embedding, student.kernel, student.readout, student.steps)
     with pytest.raises(InputError, match=r"a Director cannot be saved without a kind .* and settings"):
         save_model(tmp_path / "a.safetensors", unsaved, {})

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 pytestmark = pytest.mark.pipeline
-WEIGHTS = "results/tiny/softmax/seed-0/backbone/model.safetensors"
-PREDICTIONS = "results/tiny/softmax/seed-0/mle/predictions/test.npz"
-UPSTREAM = {"fetch_dataset", "split_dataset", "train_backbone", "predict", "pool_ensemble"}
-UPSTREAM |= {"cache_trajectory", "train_director", "predict_director"}
+WEIGHTS = "results/runs/tiny/softmax/seed-0/backbone/model.safetensors"
+PREDICTIONS = "results/runs/tiny/softmax/seed-0/mle/predictions/test.npz"
+UPSTREAM = {"fetch_dataset", "train_backbone", "predict", "pool_ensemble"}
+UPSTREAM |= {"cache_trajectory", "train_student", "predict_student"}
 
 
 @pytest.fixture
@@ -44,23 +44,56 @@ def test_a_comment_or_docstring_reruns_nothing(copied):
     assert copied.plan("all", "publish") == {}
 
 
-def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
-    append(copied.checkout / "director/temperature.py", "\nLIMIT = 1\n")
+def edit(checkout, name, old, new):
+    path = checkout / "director" / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_what_an_error_says_reruns_nothing(copied):
+    edit(copied.checkout, "training/fit.py", "there is no training example", "nothing to train on")
+    assert copied.plan("all", "publish") == {}
+
+
+def test_a_new_metric_reruns_measure_and_what_shows_it(copied):
+    """tests/unit/test_digests.py has a table of edits; this is one of them, through Snakemake."""
+    edit(copied.checkout, "numbers/metrics.py", "METRICS = {", "METRICS = {'one': lambda predictions: 1.0} | {")
     plan = copied.plan("all")
-    # temperature and director_temperature, 2 seeds, 3 suites
-    assert (plan["fit_temperature"], plan["measure"]) == (12, 12)
+    assert plan["measure"] == 5, "of 2 backbones, 2 seeds, and the ensemble"
+    assert not (UPSTREAM | {"scale", "compare"}) & set(plan)
+
+
+def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
+    edit(copied.checkout, "numbers/temperature.py", "xtol=1e-15", "xtol=1e-14")
+    plan = copied.plan("all")
+    # temperature and director_temperature of a run folder in one job, 2 seeds
+    assert (plan["scale"], plan["measure"]) == (2, 2)
     assert not UPSTREAM & set(plan)
-    append(copied.checkout / "director/figures.py", "\nCOLOUR = 1\n")
-    assert "plot_severity" in copied.plan("all")
 
 
 def test_a_change_of_the_model_reruns_training_and_what_follows(copied):
-    append(copied.checkout / "director/attention.py", "\nLIMIT = 1\n")
+    edit(copied.checkout, "models/attention.py", "return x.unflatten(", "return +x.unflatten(")
     plan = copied.plan("all")
-    # 2 backbones, 2 seeds; mle on 4 suites (validation, too), mc_dropout and kep_svgp on 3; director on 4
-    assert (plan["train_backbone"], plan["predict"]) == (4, 20)
-    assert (plan["cache_trajectory"], plan["train_director"], plan["predict_director"]) == (2, 2, 8)
-    assert not {"fetch_dataset", "split_dataset"} & set(plan)
+    # 2 backbones, 2 seeds; mle, mc_dropout and kep_svgp
+    assert (plan["train_backbone"], plan["predict"]) == (4, 6)
+    assert (plan["cache_trajectory"], plan["train_student"], plan["predict_student"]) == (2, 2, 2)
+    assert "fetch_dataset" not in plan
+
+
+@pytest.mark.parametrize("fault", ["lost", "truncated"])
+def test_a_lost_prediction_file_is_made_again_and_nothing_else(copied, fault):
+    """Snakemake knows the manifest; what it lists is looked for at each start."""
+    lost = copied.folder / PREDICTIONS
+    before = lost.read_bytes()
+    others = {path: path.stat().st_mtime_ns for path in lost.parent.glob("*.npz") if path != lost}
+    lost.unlink()
+    if fault == "truncated":
+        lost.write_bytes(before[: len(before) // 2])
+    told = copied.snakemake("-n", "--cores", "1", "all")
+    assert "will make them again" in told.stderr and copied.plan("all") == {}, "a dry run changes nothing"
+    copied.snakemake("--cores", "2", "results/tables/main.csv")
+    assert lost.read_bytes() == before
+    assert others == {path: path.stat().st_mtime_ns for path in others}, "the other suites are kept"
 
 
 def test_the_order_of_keys_and_comments_rerun_nothing(copied):
@@ -78,30 +111,28 @@ def test_a_value_reruns_its_rule_and_what_follows(copied):
     tiny = yaml.safe_load((copied.folder / "config/experiments/tiny.yaml").read_text())
     copied.settings(mc_dropout={"samples": [4]})
     plan = copied.plan("all")
-    assert (plan["predict"], plan["measure"]) == (6, 6)
+    assert (plan["predict"], plan["measure"]) == (2, 2)
     assert not UPSTREAM - {"predict"} & set(plan)
 
-    copied.settings(director=tiny["director"] | {"samples": [2]})  # the largest stays: what is there is enough
-    plan = copied.plan("all")
-    assert plan["measure"] == 6
-    assert not UPSTREAM & set(plan)
+    copied.settings(comparison={"replicates": 200})
+    assert set(copied.plan("all")) == {"compare", "tabulate", "all"}
 
     training = tiny["director"]["training"] | {"epochs": 3}
     copied.settings(director=tiny["director"] | {"training": training})
     plan = copied.plan("all")
-    assert (plan["train_director"], plan["predict_director"]) == (2, 8)
-    assert (plan["fit_temperature"], plan["measure"]) == (6, 12), "director, and director_temperature"
+    assert (plan["train_student"], plan["predict_student"]) == (2, 2)
+    assert (plan["scale"], plan["measure"]) == (2, 2), "director, and director_temperature"
     assert not {"train_backbone", "cache_trajectory", "predict", "pool_ensemble"} & set(plan)
 
     copied.settings(director=tiny["director"] | {"trajectory": {"source": "cache", "views": 1, "dtype": "bfloat16"}})
     plan = copied.plan("all")
-    assert (plan["cache_trajectory"], plan["train_director"], plan["predict_director"]) == (2, 2, 8)
+    assert (plan["cache_trajectory"], plan["train_student"], plan["predict_student"]) == (2, 2, 2)
     assert not {"train_backbone", "predict"} & set(plan)
 
     copied.settings(kep_svgp=tiny["kep_svgp"] | {"rank": 3})
     plan = copied.plan("all")
-    assert (plan["train_backbone"], plan["predict"]) == (2, 6), "of kep_svgp_1 only"
-    assert not {"cache_trajectory", "train_director", "predict_director"} & set(plan)
+    assert (plan["train_backbone"], plan["predict"]) == (2, 2), "of kep_svgp_1 only"
+    assert not {"cache_trajectory", "train_student", "predict_student"} & set(plan)
 
 
 def test_the_machine_is_no_reason_to_run_again(copied):
@@ -124,10 +155,12 @@ def test_a_lost_mlflow_store_is_filled_again_without_new_runs(copied):
 
 
 @pytest.mark.parametrize(("path", "user"), [(PREDICTIONS, "measure"), (WEIGHTS, "predict")])
-def test_a_truncated_file_is_named_and_not_used(copied, path, user):
+def test_a_damaged_file_is_named_and_not_used(copied, path, user):
+    """Truncated weights; predictions of the right size, as files of another are found at the start and made again."""
     whole = (copied.folder / path).read_bytes()
-    (copied.folder / path).write_bytes(whole[: len(whole) // 2])
-    ended = copied.snakemake("--cores", "1", "results/tiny/softmax/seed-0/mle/metrics/test.json", check=False)
+    rest = bytes(len(whole) - len(whole) // 2) if path == PREDICTIONS else b""
+    (copied.folder / path).write_bytes(whole[: len(whole) // 2] + rest)
+    ended = copied.snakemake("--cores", "1", "results/runs/tiny/softmax/seed-0/metrics.json", check=False)
     assert ended.returncode != 0
     words = ended.stdout + ended.stderr
     line = next(line for line in words.splitlines() if line.strip().startswith("error: "))

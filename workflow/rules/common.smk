@@ -92,3 +92,8 @@ def metrics_of(experiment):
 def manifests_of(experiment):
     """Manifests of all predictions, row by row, seed by seed."""
     return [MANIFEST.format(**job._asdict()) for job in PLAN.jobs(experiment)]
+
+
+def cached(wildcards, file):
+    """A file of the teacher's cached path, where the student reads one."""
+    return [f"{TRAJECTORY}/{file}".format(**wildcards)] if PLAN.is_cached(wildcards.experiment, wildcards.method) else []

@@ -23,11 +23,6 @@ rule cache_trajectory:
         "../scripts/cache_trajectory.py"
 
 
-def cached(wildcards, file):
-    """A file of the teacher's cached path, where the student reads one."""
-    return [f"{TRAJECTORY}/{file}".format(**wildcards)] if PLAN.is_cached(wildcards.experiment, wildcards.method) else []
-
-
 # Distil the teacher's path into one transition kernel; a killed job goes on where it was.
 # The costs of what the student builds on are ancient: other seconds for the same weights are no reason to train again.
 rule train_student:
