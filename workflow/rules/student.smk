@@ -40,7 +40,7 @@ rule train_student:
     params:
         code=code("train_student"),
         job=lambda wildcards: PLAN.job_options(wildcards.experiment),
-        student=lambda wildcards: PLAN.experiments[wildcards.experiment].student(wildcards.method),
+        options=lambda wildcards: {"student": PLAN.experiments[wildcards.experiment].student(wildcards.method)},
     wildcard_constraints:
         method="|".join(PLAN.names(weights="student")) or "none",
     threads: PLAN.compute.threads

@@ -19,4 +19,5 @@ job = TrainingJob(
     **snakemake.params.job,
 )
 folders = [folder for complete in snakemake.input.cache for folder in read_json(complete)]
-train_student(job, snakemake.params.student, snakemake.input.teacher, snakemake.input.costs, folders)
+options = snakemake.params.options
+train_student(job, options["student"], snakemake.input.teacher, snakemake.input.costs, folders)
