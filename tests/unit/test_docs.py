@@ -71,6 +71,6 @@ def test_every_rule_is_named():
     files = [ROOT / "Snakefile", *sorted(ROOT.glob("workflow/rules/*.smk"))]
     heads = r"^(?:rule|use rule \w+ as) (\w+)(?: with)?:"
     rules = [rule for file in files for rule in re.findall(heads, file.read_text(), re.MULTILINE)]
-    assert len(rules) > 15 and "predict_director" in rules
+    assert len(rules) > 15 and "predict_student" in rules
     missing = [rule for rule in rules if f"`{rule}`" not in text]
     assert not missing
