@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from director.errors import InputError
+from director.random_words import random_words
 
 
 class Noise(Protocol):
@@ -79,13 +80,9 @@ class ExampleNoise:
         # Positions of each example's real tokens, the same in all its samples; without a mask all are real.
         positions = [slice(None)] * count if mask is None else [row.nonzero().squeeze(1) for row in mask[:count].cpu()]
         noise = torch.zeros(self.samples, count, *shape[1:], device=device)  # [S, B, ...]
-        for row, (example, real) in enumerate(zip(self.examples, positions, strict=True)):
-            self.generator.manual_seed(_mix(self.seed, example, step))
+        seeds = random_words(self.seed, step, np.array(self.examples, np.int64), draws=1)[0].tolist()  # [B]
+        for row, (seed, real) in enumerate(zip(seeds, positions, strict=True)):
+            self.generator.manual_seed(seed)
             example_shape = shape[1:] if mask is None else (len(real), *shape[2:])
             noise[:, row, real] = torch.randn(self.samples, *example_shape, generator=self.generator, device=device)
         return noise.flatten(0, 1)  # [S*B, ...]
-
-
-def _mix(*numbers: int) -> int:
-    """A 64-bit seed in which every bit depends on all the numbers, so that neighbours do not resemble each other."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -59,14 +59,21 @@ class TransitionKernel(nn.Module):
         )
         nn.init.constant_(self.log_variance[-1].bias, LOG_VARIANCE_START)
 
-    def forward(self, x: Tensor, t: int | Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def conditions(self, t: Tensor) -> Tensor:
+        """What the steps t [R] do to the block, [R, 6d]: shift, scale and gate of attention and of the MLP."""
+        return self.modulation(nn.functional.silu(self.time(t)))
+
+    def forward(
+        self, x: Tensor, t: int | Tensor, mask: Tensor | None = None, conditions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean and log-variance, both [B, N, d], of the state after x [B, N, d].
 
-        t: the step 0..L-1 of the whole batch, or of each row [B]. mask: [B, N], True = real token.
+        t: the step 0..L-1 of the whole batch, or of each row [B]. mask: [B, N], True = real token. conditions: those of
+        all steps 0..L-1, for who takes several and computes them once.
         """
         t = t if isinstance(t, Tensor) else torch.full((1,), t, device=x.device)
-        condition = self.modulation(nn.functional.silu(self.time(t)))[:, None]  # [., 1, 6d]
-        parts = condition.chunk(6, dim=-1)
+        condition = self.conditions(t) if conditions is None else conditions[t]
+        parts = condition[:, None].chunk(6, dim=-1)  # [., 1, d] each
         halves = [(lambda x: self.attention(x, mask)[0], parts[:3]), (self.mlp, parts[3:])]
         u = x
         for branch, (shift, scale, gate) in reversed(halves) if self.mlp_first else halves:

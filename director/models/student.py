@@ -54,9 +54,19 @@ class Director(nn.Module):
         kernel = TransitionKernel(settings["width"], settings["heads"], Kernel(**settings["kernel"]))
         return cls(embedding, kernel, readout, settings["steps"], settings)
 
-    def step(self, t: int, x: Tensor, mask: Tensor | None = None, noise: Noise | None = None) -> tuple[Tensor, Tensor]:
-        """X[t] -> X[t+1] (its mean without noise) and the log-variance of the step, both [R, N, d]."""
-        mean, log_variance = self.kernel(x, t, mask)
+    def step(
+        self,
+        t: int,
+        x: Tensor,
+        mask: Tensor | None = None,
+        noise: Noise | None = None,
+        conditions: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """X[t] -> X[t+1] (its mean without noise) and the log-variance of the step, both [R, N, d].
+
+        conditions: see `TransitionKernel`.
+        """
+        mean, log_variance = self.kernel(x, t, mask, conditions)
         if noise is None:
             return mean, log_variance
         return mean + (log_variance / 2).exp() * noise(t, x.shape, mask).to(x.dtype), log_variance
@@ -69,8 +79,9 @@ class Director(nn.Module):
         on_step: called after each step with the log-variance [R, N, d] that the kernel predicted, and the mask.
         """
         x, mask = self.embedding(inputs)
+        conditions = self._conditions(x)
         for t in range(self.steps):
-            x, log_variance = self.step(t, x, mask, noise)
+            x, log_variance = self.step(t, x, mask, noise, conditions)
             if on_step is not None:
                 on_step(log_variance, mask)
         return self.readout(x, mask)
@@ -89,7 +100,7 @@ class Director(nn.Module):
         # All steps at once: the states do not depend on the student.
         t = torch.arange(steps, device=states.device).repeat_interleave(batch)  # [L*B]
         mask = None if mask is None else mask.repeat(steps, 1)  # [L*B, N]
-        mean, log_variance = self.kernel(states[:-1].flatten(0, 1), t, mask)  # [L*B, N, d]
+        mean, log_variance = self.kernel(states[:-1].flatten(0, 1), t, mask, self._conditions(states))  # [L*B, N, d]
         error = (states[1:].flatten(0, 1) - mean).square()
         variance = variances.flatten(0, 1)
         if losses.path == "kl":
@@ -100,6 +111,10 @@ class Director(nn.Module):
         else:
             raise InputError(f"path loss {losses.path!r} has no value; choose kl or mse, or leave path_loss out")
         return loss.mean() if mask is None else loss[mask].mean()
+
+    def _conditions(self, like: Tensor) -> Tensor:
+        """Of all steps, on the device of `like`."""
+        return self.kernel.conditions(torch.arange(self.steps, device=like.device))
 
     def task_loss(self, inputs: Any, labels: Tensor, noise: Noise | None) -> Tensor:
         """L2: cross-entropy of one roll-out from the raw inputs, with gradient through all its steps."""

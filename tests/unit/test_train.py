@@ -331,8 +331,8 @@ def test_the_task_loss_reaches_the_kernel_through_every_step(taught, monkeypatch
     """One free roll-out in training: each step's mean and log-variance receive a gradient, the first one's too."""
     step, reached = Director.step, {}
 
-    def watched(self, t, x, mask=None, noise=None):
-        after, log_variance = step(self, t, x, mask, noise)
+    def watched(self, t, x, mask=None, noise=None, conditions=None):
+        after, log_variance = step(self, t, x, mask, noise, conditions)
         if after.requires_grad:
             assert noise is not None, "a step of training without noise"
             for name, tensor in (("state", after), ("log_variance", log_variance)):
