@@ -58,7 +58,7 @@ def main(rows: int = 1_000_000, classes: int = 10) -> None:
         [random_predictions(10_000, classes, seed) for seed in seeds] for seeds in (range(5), range(5, 10))
     )
     for metric in (accuracy, nll, brier, ece_15):
-        taken = seconds(lambda metric=metric: paired_bootstrap(metric, runs, reference))
+        taken = seconds(lambda metric=metric: paired_bootstrap(metric.__name__, runs, reference))
         single = seconds(lambda metric=metric: metric(random_predictions(10_000, classes, seed=0)))
         print(f"paired bootstrap of {metric.__name__}, 5 + 5 runs x 1000 replicates: {taken:.1f} s, ", end="")
         print(f"{taken / (10_000 * single):.3f} of evaluating it anew each time")
