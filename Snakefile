@@ -8,7 +8,7 @@ min_version("9.10")
 configfile: "config/config.yaml"
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/unlock.smk"
+include: "workflow/rules/driver.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/backbone.smk"
 include: "workflow/rules/predict.smk"

@@ -1,6 +1,7 @@
 """The command line: `python -m director <verb> ...`."""
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,11 @@ def measure(arguments: argparse.Namespace) -> None:
     from director.numbers.metrics import ood_summary, records
     from director.numbers.predictions import Predictions
 
-    predictions = Predictions.load(arguments.file)
+    predictions = Predictions.load(arguments.file, arguments.probabilities)
     measured = records(predictions, arguments.pooling, arguments.samples)
     detected = None
     if arguments.ood:
-        outside = Predictions.load(arguments.ood)
+        outside = Predictions.load(arguments.ood, arguments.probabilities)
         detected = ood_summary(predictions, outside, arguments.pooling, arguments.samples)
     if arguments.json:
         print(json.dumps({"records": measured, "ood": detected} if detected else measured, indent=1))
@@ -34,7 +35,7 @@ def check(arguments: argparse.Namespace) -> None:
     """Validate a predictions file and say what it holds."""
     from director.numbers.predictions import Predictions
 
-    predictions = Predictions.load(arguments.file)
+    predictions = Predictions.load(arguments.file, arguments.probabilities)
     samples, rows, classes = predictions.logits.shape
     shifts = sorted({shift for shift, _ in predictions.cells()})
     shown = ", ".join(shifts[:3]) + (f" and {len(shifts) - 3} more" if len(shifts) > 3 else "")
@@ -55,6 +56,9 @@ def options(arguments: argparse.Namespace) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status, 2 for input that cannot be used."""
+    for stream in (sys.stdout, sys.stderr):  # a console that lacks a character of a path or a shift shows its number
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(words)
     try:
         arguments.verb(arguments)
@@ -69,10 +73,18 @@ def main(words: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m director", description="Calibrated uncertainty from transformers.")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    file = argparse.ArgumentParser(add_help=False)
+    file.add_argument("file", metavar="FILE.npz", help="arrays `logits` [N, C] or [S, N, C] and `labels` [N]")
+    file.add_argument(
+        "--probabilities",
+        action="store_true",
+        help="the file's array `probabilities`, or `logits`, holds probabilities",
+    )
 
-    verb = verbs.add_parser("measure", help="print every metric of a predictions file", description=measure.__doc__)
+    verb = verbs.add_parser(
+        "measure", parents=[file], help="print every metric of a predictions file", description=measure.__doc__
+    )
     verb.set_defaults(verb=measure)
-    verb.add_argument("file", metavar="FILE.npz")
     verb.add_argument(
         "--json", action="store_true", help="print records, or with --ood an object of `records` and `ood`"
     )
@@ -80,13 +92,16 @@ def _parser() -> argparse.ArgumentParser:
         "--pooling", choices=("softmax", "logits"), default="softmax", help="what is averaged over samples"
     )
     verb.add_argument("--samples", type=int, metavar="K", help="use the first K samples only")
-    verb.add_argument("--ood", metavar="OUT.npz", help="also: detection of these out-of-distribution predictions")
+    verb.add_argument(
+        "--ood",
+        metavar="OUT.npz",
+        help="also: detection of these out-of-distribution predictions; with --probabilities, probabilities too",
+    )
 
     verb = verbs.add_parser(
-        "check", help="validate a predictions file and say what it holds", description=check.__doc__
+        "check", parents=[file], help="validate a predictions file and say what it holds", description=check.__doc__
     )
     verb.set_defaults(verb=check)
-    verb.add_argument("file", metavar="FILE.npz")
 
     verb = verbs.add_parser("options", help="write JSON schemas and docs/options.md", description=options.__doc__)
     verb.set_defaults(verb=options)

@@ -25,6 +25,8 @@ STATEMENTS = "(statements)"  # what is neither a definition nor an import; it ru
 MAIN = "(main)"  # what is under `if __name__ == "__main__":`
 LIBRARY = "(library)"  # of another package: noted, but not followed
 
+# How a job starts, ends and speaks decides no number.
+SILENT = ("director.job_log", "director.driver", "director.errors")
 LOGGERS = ("log", "logger", "logging")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
 SAYING = {"warnings.warn", *(f"{logger}.{level}" for logger in LOGGERS for level in LEVELS)}
@@ -50,7 +52,7 @@ def code_digest(source: str | Path, entries: Mapping[str, str | Sequence[str]] |
     notes: dict[Target, tuple] = {}
     while waiting:
         target = waiting.pop()
-        if target in notes or target[1] == LIBRARY:
+        if target in notes or target[1] == LIBRARY or target[0] in SILENT:
             continue
         if target in chosen:
             notes[target], reached = (), chosen[target]

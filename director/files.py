@@ -4,34 +4,68 @@ import hashlib
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from director.errors import InputError
+from director.errors import AccessError, InputError, access_error
+
+# What readers raise for a file whose content is not what it should be.
+FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, OSError, RuntimeError)
+FAULTS += (zipfile.BadZipFile, zlib.error)
+
+
+@contextmanager
+def reading(path: str | Path, kind: str, remedy: str, *faults: type[Exception]) -> Iterator[None]:
+    """Turn whatever goes wrong while `path` is read into one InputError with its name.
+
+    An error of the system (no such file, no permission, a disk at fault) keeps its meaning and is an AccessError. Any
+    other of FAULTS or `faults` says that the file is not `kind`, such as "a split file"; `remedy` says what to do.
+    """
+    try:
+        yield
+    except InputError as error:
+        if isinstance(error, AccessError) or str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
+    except (*FAULTS, *faults) as error:
+        if refused := access_error(path, error):
+            raise refused from error
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        raise InputError(f"{path}: not {kind} ({reason}); {remedy}") from error
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it over `path` on success, remove it on failure.
 
-    A process killed half-way leaves the old file as it was, so nothing that was good is lost.
+    A process killed half-way leaves the old file as it was, so nothing that was good is lost. A disk that is full, a
+    folder that may not be written and the like raise AccessError with the name of `path`.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix is kept, since numpy, safetensors and matplotlib choose the format by it.
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    name, temporary = None, None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The suffix is kept, since numpy, safetensors and matplotlib choose the format by it.
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private to the user
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+    except OSError as error:
+        where = path if error.filename in (None, name) else error.filename
+        # numpy says only how much of an array arrived, without a number
+        unknown = AccessError(f"{path}: could not be written ({error}); is the disk full?")
+        raise access_error(where, error) or unknown from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -46,11 +80,9 @@ def write_json(path: str | Path, content: Any) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file; a missing or broken one raises `InputError` with its name."""
-    try:
+    """Read a JSON file of the pipeline; a missing or broken one raises `InputError` with its name."""
+    with reading(path, "a whole JSON file", "delete it and run the same command again"):
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable JSON file ({error}); delete it and run the pipeline again") from error
 
 
 def file_digest(path: str | Path) -> str:

@@ -2,16 +2,17 @@
 
 import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from director.errors import InputError
-from director.files import replacing
+from director.errors import InputError, access_error
+from director.files import reading, replacing
 from director.models.student import Director
 from director.models.transformers import BACKBONES
 
@@ -39,23 +40,30 @@ def save_model(path: str | Path, model: nn.Module, about: dict[str, Any]) -> Non
     # One entry of metadata: safetensors does not keep the order of several.
     header = {"format": FORMAT, "kind": kind, "settings": settings, "about": about}
     tensors = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    write_tensors(path, tensors, {"director": json.dumps(header, sort_keys=True, allow_nan=False)})
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically; AccessError where the system refuses, such as a full disk."""
     with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"director": json.dumps(header, sort_keys=True, allow_nan=False)})
+        try:
+            save_file(dict(tensors), temporary, metadata=dict(metadata))
+        except SafetensorError as error:
+            raise access_error(path, error) or error from error
 
 
 def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
     """Read a file of `save_model`: the model in evaluation mode on `device`, and `about`."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such model file; train the model first or correct the path")
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            # Clones: a tensor of the file starts at any address, where matrix products round differently, so that
-            # the numbers of a model would depend on the length of the header.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a whole safetensors file ({error}); delete it and make it again") from error
+    remedy = "give a file of `save_model`; if this one should be it, train the model again"
+    with (
+        reading(path, "a whole safetensors file", remedy, SafetensorError),
+        safe_open(path, framework="pt", device=str(device)) as file,
+    ):
+        metadata = file.metadata() or {}
+        # Clones: a tensor of the file starts at any address, where matrix products round differently, so that
+        # the numbers of a model would depend on the length of the header.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     try:
         header = json.loads(metadata["director"])
         kind, settings, about = header["kind"], header["settings"], header["about"]

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from director.errors import InputError
-from director.files import read_json, write_json
+from director.files import read_json, reading, write_json
 from director.numbers.metrics import ood_summary, records
 from director.numbers.predictions import Predictions
 from director.numbers.suites import load_suite, manifest_of, suites_of
@@ -43,7 +42,7 @@ def measure_run(run_folder: str | Path, samples: Mapping[str, Sequence[int] | No
 def read_metrics(metrics_file: str | Path) -> Metrics:
     """What `measure_run` wrote: method -> suite -> about and records; InputError for a file that is not that."""
     content = read_json(metrics_file)
-    try:
+    with reading(metrics_file, f"a file of metrics, {FORMAT}", "delete it and run the same command again"):
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']!r}")
         for suites in content["methods"].values():
@@ -55,11 +54,6 @@ def read_metrics(metrics_file: str | Path) -> Metrics:
                         if not isinstance(value, CELL_KINDS.get(name, int | float | None)):
                             raise ValueError(f"{name} is {value!r}")
         return content["methods"]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise InputError(
-            f"{metrics_file}: not a file of metrics, {FORMAT} ({reason}); delete it and run the same command again"
-        ) from error
 
 
 def _check_keys(table: Mapping[str, Any], keys: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
 """Predictions of any method on any set of inputs: the file that metrics, tables and figures are made from."""
 
 import json
+import math
 import zipfile
-import zlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from director.errors import InputError
-from director.files import replacing
+from director.files import reading, replacing
 
 LARGEST = float(np.finfo(np.float32).max)  # the files hold float32
 ARRAYS = ("logits", "example", "shift", "severity", "about")  # of a file; labels only where there are any
+WRITE = "write it with Predictions(logits, labels).save(path)"
+
+# -- what rounding makes of probabilities: that of float32, float16 or bfloat16 (8 bits), or of decimals with few digits
+BEYOND = 2**-10  # how far a value may lie outside [0, 1]: one step of float16 above 1
+OFF = 2**-6  # how far a sum may lie from 1: eight roundings of bfloat16, for a softmax computed in it throughout
+DIGITS = (2, 3, 4)
+SMALLEST = float(np.finfo(np.float32).tiny)  # positive float32 with all its bits: a float32 softmax ends there
+# -- how many such rows make probabilities of what is called logits
+SHARE = 0.9  # of all rows: a few broken ones excuse nothing, and of logits 0 and 1 for two classes only half look so
+BITS = 20  # of evidence: logits look so by chance once in a million
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +40,9 @@ class Predictions:
     about     what made these predictions: anything JSON can say
 
     Construction checks all of it and raises `InputError` with the row and the remedy. No two rows may have the
-    same (example, shift, severity). Logits of float32 or float64 are not copied, so they may be a memory map; the
-    checks and `save` read them part by part. Properties pool several samples by the mean of their softmax.
+    same (example, shift, severity), no array masked entries, and the logits may not be probabilities, which
+    `from_probabilities` takes. Logits of float32 or float64 are not copied, so they may be a memory map; the checks
+    and `save` read them part by part. Properties pool several samples by the mean of their softmax.
     """
 
     logits: NDArray[Any]
@@ -98,26 +109,65 @@ class Predictions:
                     np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Predictions":
-        """Read what `save` wrote; `InputError` with the file's name for a file that is not that."""
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, RuntimeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    def from_probabilities(
+        cls,
+        probabilities: ArrayLike,
+        labels: ArrayLike | None,
+        example: ArrayLike | None = None,
+        shift: ArrayLike | None = None,
+        severity: ArrayLike | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> "Predictions":
+        """Predictions whose logits are the logarithms of probabilities [S, N, C], or [N, C] for S = 1.
+
+        Each row has to lie in [0, 1] and sum to 1, up to the rounding of float32, float16, bfloat16 or of decimals
+        with 2 to 4 digits, else `InputError` names it with its sum. It is divided by that sum, so that it is exact
+        again. What is below 1.2e-38, the smallest float32 in full precision, is that: a label with probability 0
+        costs 87 nats, not infinitely many. Everything else is as in the constructor.
+        """
+        probabilities = _samples("probabilities", probabilities)
+        logits = np.empty_like(probabilities)
+        for sample, layer in enumerate(probabilities):
+            fits = _look_like_probabilities(layer)
+            if not fits.all():
+                row = int(np.argmin(fits))
+                with np.errstate(all="ignore"):  # the sum of infinities, or beyond float64
+                    total = layer[row].sum(dtype=float)
+                raise InputError(
+                    f"probabilities of sample {sample}, row {row} sum to {total:.6g}, the lowest is "
+                    f"{layer[row].min():.6g}: give rows within [0, 1] that sum to 1, or values before the softmax to "
+                    "Predictions(logits, labels), on the command line without --probabilities"
+                )
+            floored = np.maximum(layer, SMALLEST, dtype=np.float64)
+            logits[sample] = np.log(floored / floored.sum(axis=1, keepdims=True))
+        return cls(logits, labels, example, shift, severity, about)
+
+    @classmethod
+    def load(cls, path: str | Path, probabilities: bool = False) -> "Predictions":
+        """Read what `save` wrote, or any .npz with an array `logits`, and others named as above where there are any.
+
+        probabilities: the file's array `probabilities`, or `logits`, holds what `from_probabilities` takes. Raises
+        `InputError` with the file's name for a file that is not that.
+        """
+        arrays = _read_arrays(path)
+        name = "probabilities" if "probabilities" in arrays else "logits"
+        unknown = sorted(set(arrays) - {name, "labels", *ARRAYS[1:]})
+        if name not in arrays:
+            raise InputError(f"{path}: no array logits, but {_listed(unknown) or 'nothing'}; {WRITE}")
+        if unknown:
+            raise InputError(f"{path}: not known beside {name}: {_listed(unknown)}; leave them out, or {WRITE}")
+        if name == "probabilities" and not probabilities:
             raise InputError(
-                f"{path}: not a readable predictions file ({error}); delete it and make it again"
-            ) from error
-        missing, extra = sorted(set(ARRAYS) - set(arrays)), sorted(set(arrays) - {*ARRAYS, "labels"})
-        if missing or extra:
-            raise InputError(
-                f"{path}: not a predictions file (arrays missing: {', '.join(missing) or 'none'}; unknown: "
-                f"{', '.join(extra) or 'none'}); write it with Predictions(logits, labels).save(path)"
+                f"{path}: holds probabilities, not logits; use Predictions.load(path, probabilities=True), on the "
+                "command line --probabilities"
             )
         try:
-            about = json.loads(str(arrays.pop("about")))
-            return cls(**{"labels": None, **arrays, "about": about})
+            about = json.loads(str(arrays.pop("about", "{}")))
+            values = arrays.pop(name)
+            make = cls.from_probabilities if probabilities else cls
+            return make(values, **{"labels": None, **arrays, "about": about})
         except json.JSONDecodeError as error:
-            raise InputError(f"{path}: its `about` is not JSON ({error}); make the file again") from error
+            raise InputError(f"{path}: its `about` is not JSON ({error}); leave it out, or {WRITE}") from error
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
 
@@ -246,7 +296,22 @@ def _entropy(log_probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     return -(np.exp(log_probabilities) * log_probabilities).sum(axis=-1)
 
 
+def _read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    foreign = ("a readable .npz file", f"check the path, or {WRITE}")
+    with reading(path, *foreign), zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:
+        ours = ("whole", "delete it and make it again")  # only what `save` wrote is called damaged
+        with reading(path, *(ours if {*ARRAYS} <= {*archive.files} else foreign)):
+            return {name: archive[name] for name in archive.files}
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if len(names) > 9 else "")
+
+
 def _array(name: str, values: Any, kinds: str, meaning: str) -> NDArray[Any]:
+    parts = values if isinstance(values, list | tuple) else [values]
+    if any(np.ma.is_masked(part) for part in parts):  # numpy would take what lies under the mask
+        raise InputError(f"{name} have masked entries, which hold no value: fill them, or leave such rows out")
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -296,15 +361,20 @@ def _checked_about(about: Any) -> dict[str, Any]:
     raise InputError(f"about is a {type(about).__name__}: give a dictionary")
 
 
-def _checked_logits(logits: Any) -> NDArray[Any]:
-    logits = _array("logits", logits, "iuf", "numbers")
-    logits = logits[None] if logits.ndim == 2 else logits  # [N, C] -> [1, N, C]
-    if logits.ndim != 3 or min(logits.shape) < 1 or logits.shape[2] < 2:
+def _samples(name: str, values: Any) -> NDArray[Any]:
+    values = _array(name, values, "iuf", "numbers")
+    values = values[None] if values.ndim == 2 else values  # [N, C] -> [1, N, C]
+    if values.ndim != 3 or min(values.shape) < 1 or values.shape[2] < 2:
         raise InputError(
-            f"logits have shape {logits.shape}: give [S, N, C] or [N, C], S and N at least 1, C at least 2"
+            f"{name} have shape {values.shape}: give [S, N, C] or [N, C], S and N at least 1, C at least 2"
         )
-    if logits.dtype not in (np.float32, np.float64):
-        logits = logits.astype(np.float64)
+    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
+
+
+def _checked_logits(logits: Any) -> NDArray[Any]:
+    logits = _samples("logits", logits)
+    rows = logits.shape[0] * logits.shape[1]
+    alike, evidence = 0, 0.0
     for sample, layer in enumerate(logits):
         unusable = ~(np.abs(layer) <= LARGEST).all(axis=1)  # of NaN, too: every comparison with it is false
         if unusable.any():
@@ -312,9 +382,39 @@ def _checked_logits(logits: Any) -> NDArray[Any]:
             raise InputError(
                 f"logits of sample {sample}, row {row} are not finite float32 numbers: {layer[row].tolist()}"
             )
-    if all((layer >= 0).all() and (np.abs(layer.sum(axis=1, dtype=float) - 1) < 1e-3).all() for layer in logits):
+        found = layer[_look_like_probabilities(layer)]
+        alike, evidence = alike + len(found), evidence + _bits(found)
+    if alike >= SHARE * rows and evidence >= BITS:
         raise InputError(
-            "every row of the logits is non-negative and sums to 1: these look like probabilities; give the values "
-            "before the softmax, or the logarithm of the probabilities"
+            f"{alike} of {rows} rows of the logits are within [0, 1] and sum to 1 up to rounding: these look like "
+            "probabilities; give them to Predictions.from_probabilities(probabilities, labels), on the command line "
+            "with --probabilities, or give the values before the softmax"
         )
     return logits
+
+
+def _look_like_probabilities(layer: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each row of [N, C] is within [0, 1] and sums to 1, as far as rounding lets it."""
+    alike = ((layer >= -BEYOND) & (layer <= 1 + BEYOND)).all(axis=1)
+    candidates = layer[alike].astype(float)  # none or few, if they are logits
+    off = np.abs(candidates.sum(axis=1) - 1)
+    fits = off <= OFF
+    for step in (10.0**-digits for digits in DIGITS):
+        # Each of C decimals is off by up to half a step; those below it are lost, but most should be there.
+        rest = np.flatnonzero(~fits & (off <= min(len(layer[0]) * step / 2, 0.5)))
+        multiples = candidates[rest] / step
+        fits[rest] = (np.abs(multiples - np.rint(multiples)) <= 1 / 40).all(axis=1)  # float16 holds .57 that well
+    alike[alike] = fits
+    return alike
+
+
+def _bits(rows: NDArray[Any]) -> float:
+    """Evidence of rows [n, C] that look like probabilities, in bits: how unlikely logits within [0, 1] do so by chance.
+
+    Of the 2^C rows of zeros and ones, such as [1, 0], C have the sum 1. Any other row has to meet it within 1/64 on
+    either side, and of two values with a free sum one in 32 does.
+    """
+    classes = rows.shape[1]
+    binary = classes - math.log2(classes)
+    fractions = np.count_nonzero((rows % 1).any(axis=1))
+    return (len(rows) - fractions) * binary + fractions * max(binary, 5)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from director.errors import InputError
-from director.files import file_digest, read_json, write_json
+from director.errors import AccessError, InputError
+from director.files import file_digest, read_json, reading, write_json
 from director.numbers.predictions import Predictions
 from director.provenance import fingerprint
 
@@ -150,10 +150,14 @@ def load_suite(manifest_file: str | Path, suite: str) -> Predictions:
 def is_whole(manifest_file: str | Path) -> bool:
     """Whether `cost.json`, the manifest and every file that it lists are there, each of the listed size.
 
-    The content of the listed files is not read.
+    The content of the listed files is not read. Raises AccessError for a manifest that may not be read.
     """
     try:
         entries = _entries(manifest_file)
+    except AccessError:
+        if not Path(manifest_file).exists():
+            return False
+        raise
     except InputError:
         return False
     listed = [file for entry in entries.values() for file in entry["files"].items()]
@@ -197,16 +201,12 @@ def largest(seconds: Mapping[str, float]) -> float:
 def _entries(manifest_file: str | Path) -> dict[str, Any]:
     """The manifest's table of suites; InputError for a file that is no manifest."""
     manifest = read_json(manifest_file)
-    try:
-        if manifest["format"] == FORMAT:
-            for entry in manifest["suites"].values():
-                files = entry["files"].values()
-                known = isinstance(entry["rows"], int) and all(isinstance(file["bytes"], int) for file in files)
-                if not known or not all(isinstance(file["sha256"], str) for file in files):
-                    raise ValueError("a number or a checksum is of another kind")
-            return manifest["suites"]
-    except (KeyError, TypeError, AttributeError, ValueError):
-        pass
-    raise InputError(
-        f"{manifest_file}: not a manifest of predictions ({FORMAT}); delete it and run the same command again"
-    )
+    with reading(manifest_file, f"a manifest of predictions, {FORMAT}", "delete it and run the same command again"):
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}")
+        for suite, entry in manifest["suites"].items():
+            files = entry["files"].values()
+            known = isinstance(entry["rows"], int) and all(isinstance(file["bytes"], int) for file in files)
+            if not known or not all(isinstance(file["sha256"], str) for file in files):
+                raise ValueError(f"a number or a checksum of {suite} is of another kind")
+        return manifest["suites"]

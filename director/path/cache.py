@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from director.errors import InputError
-from director.files import file_digest, read_json, replacing, write_json
+from director.files import file_digest, read_json, reading, replacing, write_json
 from director.path.residual import ResidualPath
 from director.path.trajectory import Trajectory, capture
 from director.provenance import fingerprint
@@ -17,6 +17,16 @@ from director.provenance import fingerprint
 MANIFEST = "manifest.json"
 FORMAT = "director trajectory 1"
 DTYPES = ("float32", "bfloat16", "float16")
+MANIFEST_KINDS = {
+    "identity": dict,
+    "dtype": str,
+    "count": int,
+    "shard_size": int,
+    "steps": int,
+    "width": int,
+    "complete": bool,
+    "shards": list,
+}
 OPEN_SHARDS = 128  # memory maps at once, of all caches together: each holds a file open, and systems allow some 1,000
 
 
@@ -162,9 +172,25 @@ def _check_shard(folder: Path, shard: Mapping[str, Any]) -> None:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{folder / MANIFEST}: not the manifest of a trajectory cache ({FORMAT}); give its folder")
+    path = folder / MANIFEST
+    manifest = read_json(path)
+    with reading(path, f"the manifest of a trajectory cache, {FORMAT}", "delete the folder and capture again"):
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}")
+        for key, kind in MANIFEST_KINDS.items():
+            if not isinstance(manifest[key], kind):
+                raise TypeError(f"{key} is {manifest[key]!r}")
+        if (
+            min(manifest[key] for key in ("count", "shard_size", "steps", "width")) < 1
+            or manifest["dtype"] not in DTYPES
+        ):
+            raise ValueError(f"{', '.join(f'{key} {manifest[key]}' for key in ('count', 'shard_size', 'dtype'))}")
+        if manifest["complete"] and len(manifest["shards"]) != -(-manifest["count"] // manifest["shard_size"]):
+            raise ValueError(f"{len(manifest['shards'])} shards for {manifest['count']} examples")
+        for number, shard in enumerate(manifest["shards"]):
+            names = [f"{number:05d}.tokens.npy", f"{number:05d}.offsets.npy"]
+            if list(shard["files"]) != names or not isinstance(shard["masked"], bool):
+                raise ValueError(f"shard {number} lists {', '.join(shard['files'])}")
     return manifest
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from director.errors import InputError
-from director.files import replacing, write_json, write_text
-from director.numbers.comparison import COMPARED, OOD, spread
+from director.files import reading, replacing, write_json, write_text
+from director.numbers.comparison import COLUMNS, COMPARED, OOD, spread
 from director.numbers.measure import read_metrics
 from director.numbers.suites import read_cost
 
@@ -118,6 +118,8 @@ def cost_table(cost_files: Iterable[str | Path]) -> pd.DataFrame:
         cost = read_cost(path)
         row = {"experiment": experiment, "backbone": backbone, "method": method}
         shared = {key: cost[key] for key in ("parameters", "train_seconds", "device", "threads", "peak_memory_bytes")}
+        if "test" not in cost["suites"]:
+            raise InputError(f"{path}: has no cost of the suite test; delete it and run the same command again")
         test = cost["suites"]["test"]
         for samples, seconds in test["seconds"].items():
             per_thousand = 1000 * seconds / test["examples"]
@@ -220,6 +222,18 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_comparison(path: str | Path) -> pd.DataFrame:
+    """What `director.numbers.comparison.compare_rows` wrote; InputError for a file that is not that."""
+    with reading(path, "a file of comparisons", "delete it and run the same command again"):
+        table = pd.read_csv(path)
+        if tuple(table.columns) != COLUMNS:
+            raise ValueError(f"its columns are {', '.join(table.columns)}")
+        numbers = ["samples", "runs", "difference", "lower", "upper", "level", "p", "p_holm"]
+        if wrong := [name for name in numbers if not pd.api.types.is_numeric_dtype(table[name])]:
+            raise ValueError(f"its column {wrong[0]} holds more than numbers")
+        return table
+
+
 def write_tables(
     folder: str | Path,
     metrics_files: Iterable[str | Path],
@@ -243,7 +257,7 @@ def write_tables(
         "corruption": corruption_table(long),
         "ood": ood_table(long),
         "cost": cost.reset_index(),
-        "comparison": pd.concat([pd.read_csv(path) for path in comparison_files], ignore_index=True),
+        "comparison": pd.concat([read_comparison(path) for path in comparison_files], ignore_index=True),
     }
     for name, table in tables.items():
         with replacing(folder / f"{name}.csv") as temporary:

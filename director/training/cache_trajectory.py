@@ -11,7 +11,7 @@ from director.data.dataset import Dataset
 from director.data.examples import Augmentation, ImageExamples, Normalisation, TextExamples
 from director.data.splits import load_split
 from director.device import resolve_device, set_threads, to_device
-from director.files import file_digest, write_json
+from director.files import file_digest, read_json, reading, write_json
 from director.models.weights import load_model
 from director.path.cache import write_cache
 from director.path.residual import path_of
@@ -54,6 +54,16 @@ def cache_trajectory(
         about = {"identity": identity | {"view": view}, "softmax_variance": softmax_variance, "dtype": dtype}
         write_cache(folder, path, inputs, len(examples), **about)
     write_json(cost_file, {"train_seconds": time.monotonic() - start})
+
+
+def read_complete(complete_file: str | Path) -> list[str]:
+    """Folders of the views that a whole capture has made, in order; InputError for a file that is not that."""
+    folders = read_json(complete_file)
+    remedy = "delete the folder that it lies in and run the same command again"
+    with reading(complete_file, "a list of captured views", remedy):
+        if not folders or not all(isinstance(digest, str) for digest in folders.values()):
+            raise ValueError(f"it holds {folders!r}")
+        return list(folders)
 
 
 def cache_identity(teacher_file: str | Path, examples: ImageExamples | TextExamples) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from director.data.examples import Augmentation, ImageExamples, Normalisation, T
 from director.data.splits import load_split
 from director.device import device_name, resolve_device
 from director.errors import InputError
-from director.files import file_digest, replacing, write_json, write_text
+from director.files import file_digest, read_json, reading, replacing, write_json, write_text
 from director.models.weights import parameter_count, save_model
 from director.numbers.metrics import accuracy, mcc, nll
 from director.numbers.predictions import Predictions
@@ -34,6 +34,15 @@ from director.training.resume import remove_state
 
 WEIGHTS, HISTORY, COST, SETTINGS = "model.safetensors", "history.csv", "cost.json", "settings.yaml"  # in the folder
 STATE = "state.safetensors"  # of an unfinished training, removed last
+
+
+def read_train_seconds(cost_file: str | Path) -> float:
+    """Seconds of a training or a capture from its `cost.json`; InputError for a file that is not that."""
+    cost = read_json(cost_file)
+    with reading(cost_file, "a file of training costs", "delete it and run the same command again"):
+        if not isinstance(cost["train_seconds"], int | float):
+            raise TypeError(f"train_seconds is {cost['train_seconds']!r}")
+        return float(cost["train_seconds"])
 
 
 @dataclass(frozen=True)

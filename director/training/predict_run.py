@@ -13,7 +13,7 @@ from director.data.examples import Normalisation
 from director.data.splits import load_split
 from director.device import device_name, peak_memory_bytes, reset_peak_memory, resolve_device, set_threads
 from director.errors import InputError
-from director.files import file_digest, read_json, replacing
+from director.files import file_digest, replacing
 from director.methods import Randomness
 from director.models.weights import load_model, parameter_count
 from director.numbers.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
@@ -22,6 +22,7 @@ from director.provenance import fingerprint, git_commit, versions
 from director.settings.suite import Suite
 from director.settings.training import Compute
 from director.training.examples import examples_for
+from director.training.job import read_train_seconds
 from director.training.predict import has_steps, predict
 
 DEPTH = "depth.npz"  # <suite>.depth.npz lies beside the predictions of a student
@@ -58,7 +59,7 @@ def predict_run(
     """
     device = resolve_device(compute.device)
     set_threads(compute.threads)
-    training_cost = read_json(training_cost_file)
+    train_seconds = read_train_seconds(training_cost_file)
     model, _ = load_model(weights_file, device)
     if profile and (not has_steps(model) or randomness != "noise"):
         raise InputError(
@@ -120,7 +121,7 @@ def predict_run(
     def cost() -> dict[str, Any]:
         return {
             "parameters": parameter_count(model),
-            "train_seconds": training_cost["train_seconds"],
+            "train_seconds": train_seconds,
             "device": device_name(device),
             "threads": compute.threads,
             "peak_memory_bytes": peak_memory_bytes(device),

@@ -7,16 +7,17 @@ are written. It belongs to one `identity` (settings, data, seed, code); under an
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from director.files import replacing
+from director.errors import AccessError, InputError
+from director.files import reading
+from director.models.weights import write_tensors
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,7 @@ def save_state(
     }
     plain = {key: getattr(progress, key) for key in ("step", "seconds", "history", "best_epoch")}
     header = json.dumps({"identity": identity, "progress": plain})
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"training": header})
+    write_tensors(path, tensors, {"training": header})
 
 
 def load_state(
@@ -75,21 +75,27 @@ def load_state(
     """Bring model and optimiser to the saved state and return its progress.
 
     Where there is no state, or it is broken or another training's, nothing is touched, the log says why, and the
-    progress is that of a start.
+    progress is that of a start. A state that the system does not let be read raises AccessError, and is kept.
     """
     path = Path(path)
     if not path.is_file():
         return Progress()
     groups: dict[str, Tensors] = {"model": {}, "best": {}, "sums": {}, "optimiser": {}}
     try:
-        with safe_open(path, framework="pt") as file:
+        with (
+            reading(path, "a whole training state", "training starts anew", SafetensorError),
+            safe_open(path, framework="pt") as file,
+        ):
             header = json.loads(file.metadata()["training"])
             saved_identity, plain = header["identity"], header["progress"]
             for key in file.keys():  # noqa: SIM118
                 group, name = key.split("/", 1)
                 groups[group][name] = file.get_tensor(key)
-    except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
-        log.warning("%s: not a whole training state (%s); training starts anew", path, error)
+            progress = Progress(**plain)
+    except AccessError:
+        raise
+    except InputError as error:
+        log.warning("%s", error)
         return Progress()
 
     saved = {"identity": saved_identity, "weights": _shapes(groups["model"])}
@@ -106,7 +112,7 @@ def load_state(
         entries.setdefault(int(index), {})[key] = tensor
     optimiser.load_state_dict({"state": entries, "param_groups": optimiser.state_dict()["param_groups"]})
     best, sums = ({name: tensor.to(device) for name, tensor in groups[group].items()} for group in ("best", "sums"))
-    return Progress(**plain, best=best, sums=sums)
+    return replace(progress, best=best, sums=sums)
 
 
 def remove_state(path: str | Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from director.device import seeded, set_threads
-from director.files import file_digest, read_json
+from director.files import file_digest
 from director.models.weights import load_model
 from director.noise import BatchNoise
 from director.path.cache import MANIFEST, TrajectoryCache
@@ -17,7 +17,7 @@ from director.path.trajectory import Trajectory, capture
 from director.settings.training import Student
 from director.training.cache_trajectory import cache_identity
 from director.training.examples import DistilExamples
-from director.training.job import TrainingJob
+from director.training.job import TrainingJob, read_train_seconds
 
 
 def train_student(
@@ -76,5 +76,5 @@ def train_student(
         origin,
         randomness="noise",
         samples=student.selection_samples,
-        seconds_before=sum(read_json(path)["train_seconds"] for path in cost_files),
+        seconds_before=sum(map(read_train_seconds, cost_files)),
     )

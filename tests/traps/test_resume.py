@@ -202,17 +202,18 @@ from functools import partial
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from test_resume import backbone
-from director.training import job, resume
+from director.models import weights
+from director.training import job
 
 saves = []
 
-def save_and_kill(*arguments, save_file=resume.save_file, **options):
+def save_and_kill(*arguments, save_file=weights.save_file, **options):
     save_file(*arguments, **options)
     saves.append(None)
     if len(saves) == 5:  # the state of step 5 has its bytes but not yet its name
         os.kill(os.getpid(), signal.SIGKILL)
 
-resume.save_file = save_and_kill
+weights.save_file = save_and_kill
 job.fit = partial(job.fit, state_seconds=0)
 backbone(Path(sys.argv[1]))
 """

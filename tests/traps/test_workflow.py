@@ -6,11 +6,13 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import yaml
 from mlflow import MlflowClient
+from snakemake_executor_plugin_slurm.utils import set_gres_string
 
 from director.files import file_digest
 from director.settings.reading import load_experiment
@@ -41,6 +43,7 @@ def processes(*words):
 
 
 LONGER = {"epochs": 15, "warmup_epochs": 1, "learning_rate": 0.01, "batch_size": 20}
+SHORTER = LONGER | {"epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +91,40 @@ def test_trap_25_sigkill_then_the_plain_command_again(fresh, running, undisturbe
 
 
 def test_a_second_driver_is_still_refused(fresh, running):
-    """Clearing what a dead driver left must not clear what a living one holds."""
-    driver, _ = running
+    """It names the living one, whose job goes on."""
+    driver, jobs = running
     second = fresh.snakemake("--cores", "1", WEIGHTS, check=False)
     assert driver.poll() is None, "the first driver ended before the second began"
-    assert second.returncode != 0 and "lock" in (second.stdout + second.stderr).lower()
+    told = second.stdout + second.stderr
+    assert second.returncode != 0 and f"another run works in this folder (process {driver.pid}," in told
+    assert "Traceback" not in told
+    assert all(Path(f"/proc/{pid}").exists() for pid in jobs)
+
+
+@pytest.mark.parametrize("words", [["-n"], ["--summary"], ["--list"], ["--report", "report.zip"]])
+def test_a_call_that_runs_no_job_takes_no_lock(fresh, words):
+    fresh.snakemake("--cores", "1", *words, check=False)
+    assert not (fresh.folder / ".snakemake/driver").exists()
+
+
+def test_a_job_that_outlives_its_driver_puts_nothing_in_place_of_new_results(fresh, running):
+    """The driver is killed, a setting changed, the same command given: the orphan ends and its output never comes."""
+    driver, jobs = running
+    driver.kill()
+    driver.wait()
+    fresh.settings(training=SHORTER)
+    fresh.snakemake("--cores", "1", WEIGHTS)
+    weights = file_digest(fresh.folder / WEIGHTS)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in jobs), "the end of the orphan")
+    time.sleep(1)
+    assert file_digest(fresh.folder / WEIGHTS) == weights
+    settings = yaml.safe_load((fresh.folder / WEIGHTS).with_name("settings.yaml").read_text())
+    assert settings["training"]["epochs"] == SHORTER["epochs"]
+    log = (fresh.folder / "logs/train_backbone/tiny/softmax/seed-0.log").read_text()
+    earlier, later = log.split("---- the job starts again\n")
+    assert "epoch 1" in earlier and "the run that started this job is gone" in earlier
+    assert f"epoch {SHORTER['epochs']}" in later
+    assert fresh.plan(WEIGHTS) == {}
 
 
 def test_trap_23_eight_cores_and_one_gpu_never_run_two_gpu_jobs(fresh):
@@ -126,6 +158,29 @@ def test_trap_26_no_tasks_per_gpu_beside_a_gpu_request(study):
     assert profile["default-resources"]["tasks_per_gpu"] == 0
     line = next(line for line in text.splitlines() if "tasks_per_gpu" in line)
     assert "--gres" in line and "#" in line, "and says why"
+
+
+class Asked(dict):
+    """Resources as Snakemake hands them to an executor: of a mapping, and by attribute."""
+
+    __getattr__ = dict.get
+
+
+def test_a_cluster_that_wants_gres_gets_it_alone(fresh):
+    """The two lines that the SLURM profile offers: `--gres`, and no `--gpus` beside it."""
+    (fresh.folder / "config/config.yaml").write_text("experiments: [tiny]\ncompute: {device: cuda}\n")
+    text = (fresh.checkout / "profiles/slurm/config.yaml").read_text()
+    assert "# gpu: 0 " in text and "# gres: gpu:1 " in text
+    profile = fresh.folder / "profile/config.yaml"
+    profile.parent.mkdir()
+    profile.write_text(text.replace("# gpu: 0 ", "gpu: 0 ").replace("# gres: gpu:1 ", "gres: gpu:1 "))
+    planned = fresh.snakemake("-n", "--workflow-profile", str(profile.parent), WEIGHTS)
+    lines = (planned.stdout + planned.stderr).split("rule train_backbone:")[1].splitlines()
+    words = next(line for line in lines if "resources:" in line).split("resources: ")[1].split(", ")
+    resources = dict(word.split("=") for word in words)
+    assert resources["gres"] == "gpu:1" and resources["gpu"] == "0"
+    asked = Asked(gpu=int(resources["gpu"]), gres=resources["gres"])
+    assert set_gres_string(SimpleNamespace(resources=asked)).split() == ["--gres=gpu:1"]
 
 
 def test_trap_30_no_run_is_lost_in_tracking(study):

@@ -1,6 +1,7 @@
 """The command line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,58 @@ def test_check(file, capsys):
     assert "no labels" in capsys.readouterr().out
     assert main(["check", str(file.with_name("shifted.npz"))]) == 0
     assert "shifts fog, snow" in capsys.readouterr().out
+
+
+def test_a_file_of_numpy_and_no_more(file, capsys):
+    predictions = Predictions.load(file)
+    own = file.with_name("own.npz")
+    np.savez(own, logits=predictions.logits[0], labels=predictions.labels)
+    assert main(["check", str(own)]) == 0
+    assert "S = 1, N = 40, C = 3, labelled, shift clean" in capsys.readouterr().out
+    assert main(["measure", str(own), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == records(predictions.first(1))
+
+
+@pytest.mark.parametrize("array", ["probabilities", "logits"])
+def test_probabilities(file, capsys, array):
+    predictions = Predictions.load(file)
+    own, outside = (str(file.with_name(f"{name}-own.npz")) for name in ("in", "out"))
+    np.savez(own, **{array: predictions.probabilities}, labels=predictions.labels)
+    np.savez(outside, **{array: predictions.probabilities})
+    for verb in ("check", "measure"):
+        assert main([verb, own]) == 2
+        assert "--probabilities" in capsys.readouterr().err
+        assert main([verb, str(file), "--probabilities"]) == 2
+        assert "without --probabilities" in capsys.readouterr().err
+        assert main([verb, own, "--probabilities"]) == 0
+        capsys.readouterr()
+    assert main(["measure", own, "--probabilities", "--json", "--ood", outside]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["records"][0]["nll"] == pytest.approx(METRICS["nll"](predictions))
+    assert measured["ood"]["max_softmax"]["auroc"] == 0.5
+
+
+@pytest.mark.parametrize(("samples", "words"), [("0", "0 samples asked for"), ("4", "4 samples"), ("-1", "-1 samples")])
+def test_a_number_of_samples_that_there_is_not(file, capsys, samples, words):
+    assert main(["measure", str(file), "--samples", samples]) == 2
+    assert f"error: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("samples", ["all", "1.5", ""])
+def test_a_number_of_samples_that_is_none(file, capsys, samples):
+    with pytest.raises(SystemExit, match="2"):
+        main(["measure", str(file), "--samples", samples])
+    assert f"argument --samples: invalid int value: {samples!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("console", "shift"), [("ascii", "décalé"), ("latin-1", "雨"), ("utf-8", "\udcff")])
+def test_a_console_of_another_character_set_prints_every_shift(tmp_path, console, shift):
+    Predictions(np.zeros((4, 2)), [0, 1, 0, 1], shift=[shift, "fog"] * 2).save(tmp_path / "a.npz")
+    for verb in ("check", "measure"):
+        words = [sys.executable, "-m", "director", verb, str(tmp_path / "a.npz")]
+        ran = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": console})
+        assert ran.returncode == 0, ran.stderr
+        assert shift.encode(console, "backslashreplace") in ran.stdout
 
 
 @pytest.mark.parametrize("verb", ["measure", "check"])

@@ -1,8 +1,11 @@
 """The predictions file: what it refuses, what it keeps, and how samples are pooled."""
 
+import errno
 import json
+import os
 import tempfile
 import tracemalloc
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 from scipy.special import log_softmax, logsumexp, softmax
 
 from director.errors import InputError
+from director.numbers.metrics import ece_15
 from director.numbers.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
 
 
@@ -71,6 +75,142 @@ def test_construction_names_what_is_wrong(change, message):
     Predictions(**good)
     with pytest.raises(InputError, match=message):
         Predictions(**good | change)
+
+
+def test_masked_entries_have_no_value():
+    good = {"logits": [[0.0, 2.0], [3.0, -1.0]], "labels": [0, 1], "example": [4, 5], "shift": ["a", "b"]}
+    good["severity"] = [1, 2]
+    plain = Predictions(**{name: np.ma.array(values) for name, values in good.items()})
+    for name, values in good.items():
+        assert type(getattr(plain, name)) is np.ndarray
+        hidden = np.ma.array(values, mask=np.zeros(np.shape(values)))
+        hidden[1] = np.ma.masked
+        for masked in (hidden, list(hidden)):
+            with pytest.raises(InputError, match=f"{name} have masked entries"):
+                Predictions(**good | {name: masked})
+    with pytest.raises(InputError, match="probabilities have masked entries"):
+        Predictions.from_probabilities(np.ma.masked_less([[0.1, 0.9]], 0.5), [0])
+
+
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """Rounded to the nearest bfloat16: a float32 without its last 16 bits."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+ROUNDINGS = {
+    "float64": lambda values: values,
+    "float32": np.float32,
+    "float16": np.float16,
+    "bfloat16": bfloat16,
+    "4 digits": lambda values: values.round(4),
+    "3 digits": lambda values: values.round(3).astype(np.float32),
+    "2 digits": lambda values: values.round(2),
+    "2 digits in float16": lambda values: values.round(2).astype(np.float16),
+}
+
+
+def sure_probabilities(rows: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(classes)
+    labels = generator.integers(classes, size=rows)
+    return softmax(generator.normal(size=(rows, classes)) + 6 * np.eye(classes)[labels], axis=1), labels
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_rounded_probabilities_are_no_logits_but_predictions_all_the_same(rounding, classes):
+    exact, labels = sure_probabilities(300, classes)
+    rounded = ROUNDINGS[rounding](exact)
+    for given in (rounded, np.stack([rounded] * 2)):
+        with pytest.raises(InputError, match=r"look like probabilities; .*from_probabilities.*--probabilities"):
+            Predictions(given, labels)
+    predictions = Predictions.from_probabilities(rounded, labels)
+    tolerance = max(0.01, classes / 2 / 10 ** int(rounding[0])) if "digits" in rounding else 0.01
+    np.testing.assert_allclose(predictions.probabilities, exact, atol=tolerance)
+    np.testing.assert_allclose(predictions.probabilities.sum(axis=1), 1, rtol=1e-6)
+    assert ece_15(predictions) == pytest.approx(ece_15(Predictions(np.log(exact), labels)), abs=tolerance)
+
+
+def test_a_few_broken_rows_do_not_make_logits_of_probabilities():
+    probabilities, labels = sure_probabilities(400, 10)
+    probabilities[:4] *= 0.9
+    probabilities[4:8] = 0
+    probabilities[8] += 3
+    with pytest.raises(InputError, match=r"391 of 400 rows of the logits .* look like probabilities"):
+        Predictions(probabilities, labels)
+    with pytest.raises(InputError, match=r"probabilities of sample 0, row 0 sum to 0\.9"):
+        Predictions.from_probabilities(probabilities, labels)
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [[[1.0, 0.0]], [[0.3, 0.7], [0.5, 0.5], [0.0, 1.0]], np.eye(2)[[0, 1, 1, 0, 1, 0, 0, 1]], np.eye(3), np.eye(4)],
+)
+def test_a_handful_of_rows_may_look_like_probabilities_by_chance(logits):
+    assert Predictions(logits, None).confidence.max() < 0.75
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(4, 2), (4, 5), (3, 10), (2, 20), (1, 1000)])
+def test_few_rows_are_enough_where_chance_is_excluded(rows, classes):
+    with pytest.raises(InputError, match=f"{rows} of {rows} rows of the logits"):
+        Predictions(sure_probabilities(rows, classes)[0], None)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_logits_within_0_and_1_are_taken_unless_they_sum_to_1(classes):
+    noise = np.random.default_rng(0).normal(size=(500, classes))
+    for logits in (
+        1 / (1 + np.exp(-noise)),
+        1 / (1 + np.exp(np.log(classes) - noise)),  # a sum near 1, but no more than that
+        noise.clip(0, 1),
+        (noise > 0) * 1,
+        noise.round(2).clip(0, 1),
+        np.abs(noise) / np.linalg.norm(noise, axis=1, keepdims=True),
+    ):
+        assert Predictions(logits, None).confidence.shape == (500,)
+
+
+def test_probabilities_of_several_samples(logits):
+    probabilities = softmax(logits, axis=-1)
+    columns = {"labels": [0, 1, 2, 0, 1, 2], "example": [1, 2, 3, 4, 5, 6], "shift": ["fog"] * 6, "severity": [2] * 6}
+    predictions = Predictions.from_probabilities(probabilities, **columns, about={"method": "mine"})
+    np.testing.assert_allclose(predictions.logits, log_softmax(logits, axis=-1), rtol=1e-12)
+    assert predictions.logits.dtype == np.float64
+    for name, values in columns.items():
+        assert getattr(predictions, name).tolist() == values
+    assert predictions.about == {"method": "mine"}
+    assert Predictions.from_probabilities(probabilities[0].astype(np.float32), None).logits.dtype == np.float32
+
+
+def test_a_probability_of_zero_is_finite():
+    predictions = Predictions.from_probabilities([[1, 0, 0], [0.5, 0.5, -1e-9], [1 - 1e-300, 1e-300, 0]], [1, 2, 1])
+    np.testing.assert_allclose(predictions.log_likelihood, np.log(np.finfo(np.float32).tiny))
+    np.testing.assert_allclose(predictions.confidence, [1, 0.5, 1])
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([0.5, 0.4, 0.0], r"sample 1, row 2 sum to 0\.9, the lowest is 0"),
+        ([2.0, 1.0, -1.0], "row 2 sum to 2, the lowest is -1"),
+        ([1.2, -0.2, 0.0], r"row 2 sum to 1, the lowest is -0\.2"),
+        ([np.nan, 0.5, 0.5], "row 2 sum to nan"),
+        ([np.inf, -np.inf, 0.0], "row 2 sum to nan, the lowest is -inf"),
+        ([1.7e308, 1.7e308, 0.0], "row 2 sum to inf"),
+        ([30, 50, 20], "row 2 sum to 100"),
+    ],
+)
+def test_what_are_no_probabilities_is_named(row, message):
+    probabilities = np.full((2, 4, 3), 1 / 3)
+    probabilities[1, 2] = row
+    with pytest.raises(InputError, match=message):
+        Predictions.from_probabilities(probabilities, None)
+
+
+def test_probabilities_of_a_wrong_shape_or_type_are_named():
+    for wrong, message in (([0.5, 0.5], r"shape \(2,\)"), ([[1.0]], "C at least 2"), ([["a", "b"]], "give numbers")):
+        with pytest.raises(InputError, match=f"probabilities .*{message}"):
+            Predictions.from_probabilities(wrong, None)
 
 
 def test_the_same_example_may_come_under_several_shifts(predictions):
@@ -137,7 +277,7 @@ def test_save_leaves_the_old_file_when_it_fails(predictions, tmp_path, monkeypat
         raise OSError("disk full")
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match=r"a\.npz.*disk full"):
         predictions.first(1).save(tmp_path / "a.npz")
     assert (tmp_path / "a.npz").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
@@ -147,35 +287,40 @@ def broken_files(folder, predictions):
     predictions.save(folder / "good.npz")
     content = (folder / "good.npz").read_bytes()
     at = content.index(predictions.logits.astype(np.float32).tobytes()[:16])
+    flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+    (folder / "flipped.npz").write_bytes(flipped)
     (folder / "truncated.npz").write_bytes(content[: len(content) // 2])
-    (folder / "flipped.npz").write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
     (folder / "empty.npz").write_bytes(b"")
     (folder / "text.npz").write_text("not a zip file")
     np.save(folder / "single.npy", np.zeros(3))
     np.savez(folder / "pickled.npz", logits=np.array([{"a": 1}], dtype=object))
     np.savez(folder / "foreign.npz", weights=np.zeros(3))
+    np.savez(folder / "many.npz", **{f"w{number:02}": np.zeros(1) for number in range(30)})
     with np.load(folder / "good.npz") as archive:
         arrays = dict(archive)
     np.savez(folder / "extra.npz", **arrays, bonus=np.zeros(2))
-    np.savez(folder / "no_example.npz", **{name: array for name, array in arrays.items() if name != "example"})
+    np.savez(folder / "both.npz", **arrays, probabilities=softmax(arrays["logits"], axis=-1))
     np.savez(folder / "bad_about.npz", **arrays | {"about": np.array("{")})
     np.savez(folder / "bad_label.npz", **arrays | {"labels": np.array([0, 1, 2, 0, -1, 2])})
     np.savez(folder / "bad_logit.npz", **arrays | {"logits": np.where(arrays["logits"] > 3, np.nan, arrays["logits"])})
 
 
+WRITE = r"write it with Predictions\(logits, labels\)\.save\(path\)"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.npz", "not a readable"),
-        ("truncated.npz", "not a readable"),
-        ("flipped.npz", "not a readable"),
-        ("empty.npz", "not a readable"),
-        ("text.npz", "not a readable"),
-        ("single.npy", "not a readable"),
-        ("pickled.npz", "not a readable"),
-        ("foreign.npz", "arrays missing: about, example, logits, severity, shift; unknown: weights"),
-        ("extra.npz", "arrays missing: none; unknown: bonus"),
-        ("no_example.npz", "arrays missing: example"),
+        ("flipped.npz", r"not whole \(Bad CRC.*; delete it and make it again"),
+        ("truncated.npz", rf"not a readable \.npz file \(File is not a zip file\); check the path, or {WRITE}"),
+        ("empty.npz", r"not a readable \.npz file"),
+        ("text.npz", r"not a readable \.npz file"),
+        ("single.npy", r"not a readable \.npz file"),
+        ("pickled.npz", rf"not a readable \.npz file \(Object arrays .*{WRITE}"),
+        ("foreign.npz", f"no array logits, but weights; {WRITE}"),
+        ("many.npz", "no array logits, but w00, .*, w08 and 21 more;"),
+        ("extra.npz", "not known beside logits: bonus; leave them out"),
+        ("both.npz", "not known beside probabilities: logits; leave them out"),
         ("bad_about.npz", "is not JSON"),
         ("bad_label.npz", "label -1 in row 4"),
         ("bad_logit.npz", r"sample \d, row \d"),
@@ -183,8 +328,54 @@ def broken_files(folder, predictions):
 )
 def test_load_names_the_file_and_what_is_wrong(predictions, tmp_path, name, message):
     broken_files(tmp_path, predictions)
-    with pytest.raises(InputError, match=f"{name}.*{message}"):
+    with pytest.raises(InputError, match=f"{name}.*{message}") as error:
         Predictions.load(tmp_path / name)
+    assert name == "flipped.npz" or "delete" not in str(error.value), "only what `save` wrote is called damaged"
+
+
+def test_a_file_of_logits_and_labels_is_enough(predictions, tmp_path):
+    np.savez(tmp_path / "mine.npz", logits=predictions.logits[0], labels=predictions.labels)
+    np.savez_compressed(tmp_path / "outside.npz", logits=predictions.logits)
+    mine, outside = (Predictions.load(tmp_path / f"{name}.npz") for name in ("mine", "outside"))
+    np.testing.assert_array_equal(mine.logits, predictions.logits[:1])
+    assert mine.labels.tolist() == predictions.labels.tolist() and outside.labels is None
+    assert mine.example.tolist() == [*range(6)] and set(mine.shift) == {"clean"} and set(mine.severity) == {0}
+    assert mine.about == {}
+
+
+@pytest.mark.parametrize("array", ["probabilities", "logits"])
+def test_a_file_of_probabilities_is_read_as_such(predictions, tmp_path, array):
+    probabilities = np.tile(softmax(predictions.logits, axis=-1), (1, 5, 1)).astype(np.float16)
+    np.savez(tmp_path / "mine.npz", **{array: probabilities}, labels=np.tile(predictions.labels, 5))
+    loaded = Predictions.load(tmp_path / "mine.npz", probabilities=True)
+    np.testing.assert_allclose(loaded.probabilities[:6], predictions.probabilities, atol=1e-3)
+    with pytest.raises(InputError, match=r"mine\.npz: .*probabilities.*--probabilities"):
+        Predictions.load(tmp_path / "mine.npz")
+    predictions.save(tmp_path / "logits.npz")
+    with pytest.raises(InputError, match=r"logits\.npz: probabilities of sample 0, row 0 sum to .*without --prob"):
+        Predictions.load(tmp_path / "logits.npz", probabilities=True)
+
+
+def test_a_file_that_the_system_refuses_is_not_called_damaged(predictions, tmp_path, monkeypatch):
+    predictions.save(tmp_path / "a.npz")
+
+    def message(path) -> str:
+        with pytest.raises(InputError) as error:
+            Predictions.load(path)
+        assert str(error.value).startswith(f"{path}: ")
+        assert not {"readable", "damaged", "delete", "whole"} & {*str(error.value).replace(";", "").split()}
+        return str(error.value).lower()
+
+    assert "no such file" in message(tmp_path / "missing.npz")
+    assert "not a directory" in message(tmp_path / "a.npz" / "b.npz")
+    assert "is a directory" in message(tmp_path)
+    for number, words in ((errno.EACCES, "permission denied"), (errno.EIO, "input/output error")):
+
+        def refuse(path, number=number):
+            raise OSError(number, os.strerror(number), str(path))
+
+        monkeypatch.setattr(zipfile, "ZipFile", refuse)
+        assert words in message(tmp_path / "a.npz")
 
 
 def test_files_need_no_pickle(predictions, tmp_path):

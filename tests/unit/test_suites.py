@@ -250,7 +250,7 @@ def test_what_is_no_manifest_is_refused(manifest, name):
 
 def test_a_manifest_that_is_not_there_or_broken(manifest):
     assert not is_whole(manifest)
-    with pytest.raises(InputError, match=r"manifest\.json: not a readable JSON file"):
+    with pytest.raises(InputError, match=r"manifest\.json: no such file"):
         load_suite(manifest, "test")
     manifest.write_text("{")
     assert not is_whole(manifest)

@@ -7,6 +7,7 @@ import pytest
 
 from director.errors import InputError
 from director.files import write_json
+from director.numbers.comparison import COLUMNS
 from director.numbers.measure import FORMAT
 from director.report.tables import (
     MAIN,
@@ -163,7 +164,7 @@ def test_companion_tables(study):
 
 def test_written_tables(study, tmp_path):
     comparison = tmp_path / "comparison.csv"
-    comparison.write_text("experiment,method\ne,mle\n")
+    comparison.write_text(",".join(COLUMNS) + "\n" + "e,softmax,mle,1,test,nll,softmax/director,2,0.1,0,0.2,0.95,,\n")
     write_tables(tmp_path / "tables", *study, [comparison], {}, ROWS[::-1])
     names = {path.name for path in (tmp_path / "tables").iterdir()}
     expected = {f"{name}.csv" for name in ("main", "all", "corruption", "ood", "cost", "comparison")}

@@ -116,7 +116,7 @@ def test_unusable_model_files_are_named(tmp_path):
         with pytest.raises(InputError, match=f"{name}.*{message}"):
             load_model(tmp_path / name)
 
-    refused(None, "no such model file", "missing.safetensors")
+    refused(None, "no such file", "missing.safetensors")
     refused(good.read_bytes()[:-10], "not a whole safetensors file")
     refused(b"", "not a whole safetensors file")
     refused(b"PK" + bytes(100), "not a whole safetensors file")

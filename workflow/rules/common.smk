@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 from director.data.catalogue import DATASETS
 from director.errors import InputError
@@ -15,6 +16,14 @@ try:
     PLAN = Plan.load(config, "config/config.yaml")
 except InputError as error:
     raise WorkflowError(str(error))
+
+# The rules name their environment for whoever reads them. Snakemake cannot make it: its copy of environment.yml has neither the lock
+# nor the package beside it.
+if DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method:
+    raise WorkflowError(
+        "--sdm conda: jobs run in the environment that snakemake itself runs in; make it once, as environment.yml says, activate it, "
+        "and give the same command without --sdm conda"
+    )
 
 RAW = "data/raw/{dataset}/manifest.json"
 RUN = "results/runs/{experiment}/{backbone}/seed-{seed}"
@@ -29,8 +38,8 @@ COMPARISON = "results/runs/{experiment}/comparison.csv"
 MAIN = "results/tables/main.csv"
 OTHER_TABLES = expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
 FIGURES = [f"results/figures/{experiment}/{figure}.svg" for experiment in PLAN.experiments for figure in PLAN.figures(experiment)]
-RUNS_PUBLISHED = "mlruns/runs.complete"
-TABLES_PUBLISHED = "mlruns/tables.complete"
+RUNS_PUBLISHED = "results/published/runs.json"
+TABLES_PUBLISHED = "results/published/tables.json"
 ENVIRONMENT = "../../environment.yml"
 
 config["compute"] = PLAN.compute.model_dump()  # scripts read the machine from `config`: parameters would make a change of it rerun them

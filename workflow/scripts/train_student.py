@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from director.files import read_json
 from director.job_log import start
 from director.settings.training import Compute
+from director.training.cache_trajectory import read_complete
 from director.training.job import TrainingJob
 from director.training.train_student import train_student
 
@@ -18,6 +18,6 @@ job = TrainingJob(
     compute=Compute(**snakemake.config["compute"] | {"threads": snakemake.threads}),
     **snakemake.params.job,
 )
-folders = [folder for complete in snakemake.input.cache for folder in read_json(complete)]
+folders = [folder for complete in snakemake.input.cache for folder in read_complete(complete)]
 options = snakemake.params.options
 train_student(job, options["student"], snakemake.input.teacher, snakemake.input.costs, folders)
