@@ -5,8 +5,7 @@ from snakemake.utils import min_version
 
 min_version("9.10")
 
-configfile: "config/config.yaml"
-
+# config/config.yaml is read by director.plan: Snakemake would take 010 for 8 and `on` for true (director/settings/notation.py).
 include: "workflow/rules/common.smk"
 include: "workflow/rules/driver.smk"
 include: "workflow/rules/data.smk"

@@ -17,13 +17,20 @@ def fingerprint(content: Any) -> str:
 
 
 @cache
-def git_commit(folder: str | Path = PACKAGE.parent) -> str | None:
-    """Commit of the checkout this code runs from, `-dirty` behind it where tracked files differ; None outside git."""
+def git_commit(file: str | Path = __file__) -> str | None:
+    """Commit of the repository that tracks `file`, `-dirty` behind it where tracked files differ.
+
+    None outside git, and for a copy that merely lies in a repository, such as one installed into a project's `.venv`;
+    also where git is missing or refuses a repository of another user.
+    """
+    file = Path(file)
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+        command = ["git", *words]
+        return subprocess.run(command, cwd=file.parent, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "--", file.name)
         return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

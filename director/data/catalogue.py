@@ -1,5 +1,6 @@
 """Every data set there is: a new one is a module with a DATASET, and a line here."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from director.data import (
 from director.data.dataset import Dataset, Description
 from director.data.splits import random_split
 from director.errors import InputError
+
+log = logging.getLogger(__name__)
 
 DATASETS: dict[str, Description] = {
     description.name: description
@@ -60,7 +63,11 @@ def fetch_dataset(name: str, folder: str | Path, made_from: Iterable[str | Path]
     description, folders = _described(name), {Path(path).name: Path(path) for path in made_from}
     if missing := [source for source in description.made_from if source not in folders]:
         raise InputError(f"{name} is made from {missing[0]}; give the folder in which {missing[0]} is")
-    description.fetch(folders).save(folder)
+    dataset = description.fetch(folders)
+    log.info("%s: %d examples, source: %s", name, len(dataset), dataset.about["source"])
+    if "note" in dataset.about:
+        log.warning("%s: %s", name, dataset.about["note"])
+    dataset.save(folder)
 
 
 def split_of(

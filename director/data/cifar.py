@@ -4,9 +4,8 @@ Whatever the format, the same arrays come out: images in the publisher's order, 
 """
 
 import hashlib
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,22 @@ import numpy as np
 from director.data.cifar_pickles import read_batch
 from director.data.dataset import Dataset
 from director.data.images import check_labels, decode_table, read_parquet, read_strips
-from director.data.sources import DOWNLOADS, download, first_of, from_folders, from_hub, in_folder, unpack, verify
+from director.data.sources import (
+    DOWNLOADS,
+    PUBLISHED,
+    archive_in,
+    download,
+    first_of,
+    from_folders,
+    from_hub,
+    in_folder,
+    named,
+    unpacked,
+    verify,
+    verify_content,
+)
 from director.errors import InputError
+from director.files import reading
 
 PUBLISHER = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3072  # bytes of an image: 32x32 red, then green, then blue
@@ -47,6 +60,8 @@ class Cifar:
     repository: str
     config: str
     test_alone: bool  # whether the test part without the train part is of use
+    # part -> SHA-256 of its images and labels in any order (`verify_content`), where no MD5 of its batches is known
+    unordered: Mapping[str, str] = field(default_factory=dict)
 
     def count(self, part: str) -> int:
         return sum(batch.count for batch in self.parts[part])
@@ -74,31 +89,36 @@ def fetch_cifar(cifar: Cifar) -> Dataset:
     return first_of(
         cifar.name,
         {
-            in_folder(cifar.name, *forms): lambda: from_folders(cifar.name, lambda folder: read_folder(cifar, folder)),
+            in_folder(cifar.name, *forms): lambda: from_folders(
+                cifar.name, lambda folder: read_folder(cifar, folder), cifar.binary, cifar.python
+            ),
             f"let the hub be reached, or its cache have {cifar.repository}": lambda: _from_hub(cifar),
             f"let the publisher be reached, {url}": published,
         },
     )
 
 
-def read_folder(cifar: Cifar, folder: Path) -> Dataset | None:
-    """The set in the first of FORMS that `folder` has, else from an archive; None if there is neither."""
+def read_folder(cifar: Cifar, folder: Path, proven: bool = False) -> Dataset | None:
+    """The set in the first of FORMS that `folder` has, else from an archive; None if there is neither.
+
+    proven: the folder is the content of an archive with the publisher's checksum, so that its content needs none.
+    """
     for form, read in FORMS.items():
         parts = {name: part for name in cifar.parts if (part := read(cifar, folder, name)) is not None}
         if parts:
-            return _dataset(cifar, parts, form)
+            return _dataset(cifar, parts, form, proven or read is _python)
     for archive, md5 in cifar.archives.items():
-        if (path := folder / archive).is_file():
+        if path := archive_in(folder, archive):
             verify(path, md5=md5)
             return _unpacked(cifar, path)
     return None
 
 
 def _unpacked(cifar: Cifar, archive: Path) -> Dataset:
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = read_folder(cifar, unpack(archive, Path(folder) / cifar.name))
+    with unpacked(archive, cifar.name) as folder:
+        dataset = read_folder(cifar, folder, proven=True)
     if dataset is None:
-        raise InputError(f"{archive}: holds neither {cifar.binary} nor {cifar.python}; take the publisher's archive")
+        raise InputError(f"{archive}: holds neither {cifar.binary} nor {cifar.python}; {PUBLISHED}")
     return dataset
 
 
@@ -119,9 +139,10 @@ def _binary(cifar: Cifar, folder: Path, part: str) -> Part | None:
     record = cifar.label_bytes + PIXELS
     for path, batch in zip(paths, batches, strict=True):
         verify(path, size=record * batch.count)
-    records = np.concatenate([np.fromfile(path, np.uint8) for path in paths]).reshape(-1, record)
+    with reading(paths[0].parent, "a folder of whole batches", PUBLISHED):
+        records = np.concatenate([np.fromfile(path, np.uint8) for path in paths]).reshape(-1, record)
     labels = records[:, cifar.label_bytes - 1].astype(np.int64)
-    return Part(str(paths[0].parent), _interleaved(records[:, cifar.label_bytes :]), labels)
+    return Part(_where(paths), _interleaved(records[:, cifar.label_bytes :]), labels)
 
 
 def _python(cifar: Cifar, folder: Path, part: str) -> Part | None:
@@ -131,11 +152,11 @@ def _python(cifar: Cifar, folder: Path, part: str) -> Part | None:
         return None
     read = [read_batch(path, b.python_md5, cifar.label_key) for path, b in zip(paths, batches, strict=True)]
     pixels, labels = (np.concatenate(column) for column in zip(*read, strict=True))
-    return Part(str(paths[0].parent), _interleaved(pixels), labels)
+    return Part(_where(paths), _interleaved(pixels), labels)
 
 
 def _parquet(cifar: Cifar, folder: Path, part: str) -> Part | None:
-    if folder.name != cifar.name:
+    if not named(folder, cifar.name):
         return None
     name = f"{part}-*.parquet"
     paths = sorted((folder / cifar.config).glob(name)) or sorted(folder.glob(name))
@@ -147,7 +168,7 @@ def _parquet(cifar: Cifar, folder: Path, part: str) -> Part | None:
 
 def _strips(cifar: Cifar, folder: Path, part: str) -> Part | None:
     path = folder / f"{part}.npz"
-    if folder.name != cifar.name or not path.is_file():
+    if not named(folder, cifar.name) or not path.is_file():
         return None
     return Part(str(path), *read_strips(path))
 
@@ -162,7 +183,7 @@ FORMS: dict[str, Callable[[Cifar, Path, str], Part | None]] = {
 
 def _files(cifar: Cifar, folder: Path, inner: str, names: list[str]) -> list[Path] | None:
     """The files `names` in the folder `inner` of `folder`, or in `folder` itself if its name says what it holds."""
-    for parent in [folder / inner] + [folder] * (folder.name in (cifar.name, inner)):
+    for parent in [folder / inner] + [folder] * named(folder, cifar.name, inner):
         paths = [parent / name for name in names]
         missing = [path for path in paths if not path.is_file()]
         if not missing:
@@ -172,17 +193,25 @@ def _files(cifar: Cifar, folder: Path, inner: str, names: list[str]) -> list[Pat
     return None
 
 
+def _where(paths: list[Path]) -> str:
+    return str(paths[0] if len(paths) == 1 else paths[0].parent)
+
+
 def _interleaved(pixels: np.ndarray) -> np.ndarray:
     """uint8 [N, 3072] in planes of colour -> [N, 32, 32, 3]."""
     return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
-def _dataset(cifar: Cifar, parts: dict[str, Part], form: str) -> Dataset:
+def _dataset(cifar: Cifar, parts: dict[str, Part], form: str, proven: bool = False) -> Dataset:
     missing = [name for name in cifar.parts if name not in parts]
     if missing and not (cifar.test_alone and missing == ["train"]):
         present = ", ".join(part.where for part in parts.values())
         raise InputError(f"{cifar.name}: the {missing[0]} part is missing beside {present}; provide both parts")
-    checked = [_checked(cifar, name, part) for name, part in parts.items()]
+    checked = [_checked(cifar, name, part, proven) for name, part in parts.items()]
+    notes = ["test part only"] if missing else []
+    for name in parts:
+        if not proven and name not in cifar.unordered and any(batch.binary_md5 is None for batch in cifar.parts[name]):
+            notes.append(f"content of the {name} part not compared: no checksum of this form is known")
     return Dataset.clean(
         cifar.name,
         np.concatenate([part.images for part in checked]),
@@ -192,20 +221,27 @@ def _dataset(cifar: Cifar, parts: dict[str, Part], form: str) -> Dataset:
         citation="krizhevsky2009learning",
         parts={name: len(part.labels) for name, part in parts.items()},
         generated=False,
-        **({"note": "test part only"} if missing else {}),
+        **({"note": "; ".join(notes)} if notes else {}),
     )
 
 
-def _checked(cifar: Cifar, name: str, part: Part) -> Part:
-    """The part in the publisher's order, if its counts are the publisher's and (where known) its bytes are."""
+def _checked(cifar: Cifar, name: str, part: Part, proven: bool) -> Part:
+    """The part in the publisher's order (where that is known), if its numbers and its content are the publisher's."""
     count = cifar.count(name)
     if len(part.labels) != count or len(part.images) != count:
-        raise InputError(f"{part.where}: {len(part.labels):,} images, not the {count:,} of the {name} part")
+        raise InputError(
+            f"{part.where}: {len(part.labels):,} images, not the {count:,} of the {name} part; {PUBLISHED}"
+        )
     check_labels(part.where, part.labels, cifar.classes)
     of_each = np.bincount(part.labels, minlength=cifar.classes)
     if (of_each != count // cifar.classes).any():
         wrong = np.flatnonzero(of_each != count // cifar.classes)[0]
-        raise InputError(f"{part.where}: {of_each[wrong]} images of class {wrong}, not {count // cifar.classes}")
+        raise InputError(
+            f"{part.where}: {of_each[wrong]} images of class {wrong}, not {count // cifar.classes}; {PUBLISHED}"
+        )
+    if name in cifar.unordered and not proven:
+        images = (image.tobytes() for image in part.images)
+        verify_content(part.where, part.labels, images, cifar.unordered[name], ordered=False, remedy=PUBLISHED)
     return _in_official_order(cifar.parts[name], part)
 
 
@@ -226,11 +262,10 @@ def _in_official_order(batches: tuple[Batch, ...], part: Part) -> Part:
         digest = hashlib.md5(content.tobytes(), usedforsecurity=False).hexdigest()
         if digest not in number_of:
             raise InputError(
-                f"{part.where}: images {rows[0]:,} to {rows[-1]:,} are not one of the publisher's batches; "
-                "delete it and provide it again"
+                f"{part.where}: images {rows[0]:,} to {rows[-1]:,} are not one of the publisher's batches; {PUBLISHED}"
             )
         numbers.append(number_of[digest])
     if len(set(numbers)) < len(numbers):
-        raise InputError(f"{part.where}: holds a batch twice; delete it and provide it again")
+        raise InputError(f"{part.where}: holds a batch twice; {PUBLISHED}")
     order = blocks[np.argsort(numbers)].ravel()
     return part if numbers == sorted(numbers) else Part(part.where, part.images[order], part.labels[order])

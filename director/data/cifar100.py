@@ -28,6 +28,9 @@ CIFAR100 = Cifar(
     repository="uoft-cs/cifar100",
     config="cifar100",
     test_alone=True,  # out of distribution for a model of CIFAR-10
+    # Taken from a copy sorted by class; its sums of values and of squares are those of the publisher's, channel by
+    # channel. No copy of the train part was at hand.
+    unordered={"test": "d3cd5d87a1b9317a0982c8ef5535fe3b86da8da90b13ce5e9b23ea06400dd5eb"},
 )
 
 

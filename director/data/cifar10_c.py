@@ -4,11 +4,12 @@ The published files are taken where a local folder has them, else the same is ge
 published images exactly, jpeg_compression all but the codec's rounding of colour, the others the same distribution,
 since the published draws had no seed. Source: Hendrycks and Dietterich (ICLR 2019), https://zenodo.org/records/2535967.
 
-Below a folder of DIRECTOR_DATA, or in its sub-folder `cifar10c`, there may be `CIFAR-10-C/<corruption>.npy` with
+A folder of DIRECTOR_DATA, or its sub-folder `cifar10_c` (`CIFAR-10-C`, `cifar10c`), may hold `<corruption>.npy` with
 `labels.npy`, or `CIFAR-10-C.tar`; and `frost/`, the photographs without which `frost` cannot be generated.
 """
 
 import logging
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,20 @@ import numpy as np
 
 from director.data.corruptions import SEVERITIES, SHAPE, STANDARD, corrupt
 from director.data.dataset import Dataset, Description
-from director.data.sources import DOWNLOADS, Unavailable, from_folders, local_folders, unpack, verify
+from director.data.sources import (
+    DOWNLOADS,
+    Unavailable,
+    accessing,
+    archive_in,
+    from_folders,
+    local_folders,
+    unpacked,
+    verify,
+)
 from director.errors import InputError
+from director.files import reading
 
-FOLDER = "cifar10c"
+NAME, FOLDER = "cifar10_c", "CIFAR-10-C"  # the set, and the folder in its archive
 TRAIN, TEST = 50_000, 10_000  # images of CIFAR-10; those of the test come last
 ARCHIVE, ARCHIVE_MD5 = "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499"
 MD5 = {
@@ -62,8 +73,9 @@ def fetch_every(step: int, name: str, made_from: dict[str, Path]) -> Dataset:
         raise InputError(f"{made_from['cifar10']}: {len(clean):,} images, not the {TRAIN + TEST:,} of CIFAR-10")
     example = np.arange(TRAIN, TRAIN + TEST, step)
     try:
-        kinds, images, about = from_folders(FOLDER, lambda folder: _published(folder, clean, example))
-    except Unavailable:
+        kinds, images, about = from_folders(NAME, lambda folder: _published(folder, clean, example))
+    except Unavailable as error:
+        logger.info("%s: generated from cifar10, since the published files are %s", name, error)
         kinds, images, about = _generated(clean, example)
     count = len(example)
     return Dataset(
@@ -83,15 +95,17 @@ def fetch_every(step: int, name: str, made_from: dict[str, Path]) -> Dataset:
 
 
 def _generated(clean: Dataset, example: np.ndarray) -> Corrupted:
-    frost = next((path for folder in local_folders(FOLDER) if (path := folder / "frost").is_dir()), None)
+    frost = next((path for folder in local_folders(NAME) if (path := folder / "frost").is_dir()), None)
     kinds = [kind for kind in STANDARD if frost or kind != "frost"]
     if frost is None:
         logger.warning(
             "CIFAR-10-C is generated without frost, since its photographs are not here: put them into a folder "
             "%s/frost and name the folder above %s in DIRECTOR_DATA",
-            FOLDER,
-            FOLDER,
+            NAME,
+            NAME,
         )
+    else:
+        logger.info("photographs of frost from %s", frost)
     originals = clean.inputs[example]
 
     def corrupted(kind: str, severity: int) -> np.ndarray:
@@ -103,18 +117,22 @@ def _generated(clean: Dataset, example: np.ndarray) -> Corrupted:
 
 def _published(folder: Path, clean: Dataset, example: np.ndarray) -> Corrupted | None:
     """The rows of `example` in the publisher's files in `folder`; None if it has none of them."""
-    for parent in (folder / "CIFAR-10-C", folder):
+    for parent in (folder / FOLDER, folder):
         if any((parent / f"{kind}.npy").is_file() for kind in STANDARD):
             return _read(parent, clean, example)
-    if (archive := folder / ARCHIVE).is_file():
+    if archive := archive_in(folder, ARCHIVE):
         verify(archive, md5=ARCHIVE_MD5)
-        DOWNLOADS.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=DOWNLOADS) as temporary:
-            return _read(unpack(archive, Path(temporary) / "tar") / "CIFAR-10-C", clean, example)
+        with accessing(DOWNLOADS):
+            DOWNLOADS.mkdir(parents=True, exist_ok=True)
+        with unpacked(archive, NAME, DOWNLOADS) as content:
+            return _read(content / FOLDER, clean, example)
     return None
 
 
 def _read(folder: Path, clean: Dataset, example: np.ndarray) -> Corrupted:
+    stems = ("labels", *STANDARD)
+    if missing := [path for stem in stems if not (path := folder / f"{stem}.npy").is_file()]:
+        raise InputError(f"{missing[0]} is missing beside the other files; take all of {ARCHIVE}")
     labels = _opened(folder, "labels", ())
     if differ := np.flatnonzero(labels != np.tile(clean.labels[TRAIN:], len(SEVERITIES))).tolist():
         row = differ[0]
@@ -123,7 +141,7 @@ def _read(folder: Path, clean: Dataset, example: np.ndarray) -> Corrupted:
             f"CIFAR-10 has {clean.labels[TRAIN + row % TEST]}; take the file of {ARCHIVE}"
         )
     files = {kind: _opened(folder, kind, SHAPE) for kind in STANDARD}
-    for stem in ("labels", *STANDARD):
+    for stem in stems:
         verify(folder / f"{stem}.npy", md5=MD5[stem])
     about = {"source": "published files", "licence": "CC BY 4.0", "generated": False, "md5": MD5}
 
@@ -137,10 +155,8 @@ def _opened(folder: Path, stem: str, shape: tuple[int, ...]) -> np.ndarray:
     """The published array `stem`, 5 x 10,000 rows of `shape` in the order of severity, as a memory map."""
     path = folder / f"{stem}.npy"
     remedy = f"take the file of {ARCHIVE}"
-    try:
+    with reading(path, "a whole .npy file", remedy):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: not a whole .npy file ({error}); {remedy}") from error
     expected = (len(SEVERITIES) * TEST, *shape)
     if array.dtype != np.uint8 or array.shape != expected:
         raise InputError(f"{path}: {array.dtype} {array.shape}, not uint8 {expected}; {remedy}")
@@ -149,9 +165,13 @@ def _opened(folder: Path, stem: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def _stacked(kinds: list[str], count: int, images: Callable[[str, int], np.ndarray]) -> np.ndarray:
     """`images(kind, severity)`, uint8 [count, 32, 32, 3] each, one after the other in a file without a name."""
-    DOWNLOADS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=DOWNLOADS) as file:
-        stack = np.memmap(file, np.uint8, "w+", shape=(len(kinds), len(SEVERITIES), count, *SHAPE))
+    shape = (len(kinds), len(SEVERITIES), count, *SHAPE)
+    with accessing(DOWNLOADS):
+        DOWNLOADS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=DOWNLOADS) as file:
+            if hasattr(os, "posix_fallocate"):  # a mapped file that finds the disk full kills the process
+                os.posix_fallocate(file.fileno(), 0, int(np.prod(shape)))
+            stack = np.memmap(file, np.uint8, "w+", shape=shape)
     for number, kind in enumerate(kinds):
         logger.info("%s, corruption %d of %d", kind, number + 1, len(kinds))
         for severity in SEVERITIES:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from director.data.sources import PUBLISHED, accessing
 from director.errors import InputError
 
 # What the batches name. NumPy moved its own function behind the first name; a byte array of the shape asked for is all
@@ -37,11 +38,12 @@ def read_batch(path: Path, md5: str, labels: str) -> tuple[np.ndarray, np.ndarra
 
     Raises InputError for any other file, before a byte of it is interpreted.
     """
-    content = path.read_bytes()
+    with accessing(path):
+        content = path.read_bytes()
     if (digest := hashlib.md5(content, usedforsecurity=False).hexdigest()) != md5:
-        raise InputError(f"{path}: MD5 {digest}, not the publisher's {md5}; delete it and provide it again")
+        raise InputError(f"{path}: MD5 {digest}, not the publisher's {md5}; {PUBLISHED}")
     try:
         batch = _Arrays(io.BytesIO(content), encoding="latin1").load()  # written by Python 2
         return batch["data"], np.array(batch[labels], np.int64)
     except (pickle.UnpicklingError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a batch of images ({error})") from error
+        raise InputError(f"{path}: not a batch of images ({error}); {PUBLISHED}") from error

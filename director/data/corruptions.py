@@ -34,6 +34,7 @@ from director.data.filters import (
     soft_disc,
     to_hsv,
 )
+from director.data.images import decode_image
 from director.errors import InputError
 
 SHAPE = (SIZE, SIZE, 3)
@@ -296,11 +297,9 @@ def read_photographs(folder: str | Path | None) -> list[np.ndarray]:
         raise InputError(f"frost needs photographs that are not part of this package; {source}")
     photographs = []
     for path in (Path(folder) / name for name in FROST):
-        try:
-            with Image.open(path) as file:
-                photograph = np.asarray(file.convert("RGB"))[2::5, 2::5]  # what bilinear scaling by 0.2 comes to
-        except OSError as error:
-            raise InputError(f"frost: {path} is missing or not a whole image ({error}); {source}") from error
+        if not path.is_file():
+            raise InputError(f"frost: {path} is missing; {source}")
+        photograph = decode_image(path, f"frost: {path}", source)[2::5, 2::5]  # what bilinear scaling by 0.2 comes to
         if min(photograph.shape[:2]) <= SIZE:
             raise InputError(f"frost: {path} has fewer than {5 * (SIZE + 1)} pixels on a side; {source}")
         photographs.append(photograph)

@@ -11,13 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from director.data.sources import accessing
 from director.data.texts import Texts
 from director.errors import InputError
-from director.files import file_digest, read_json, replacing, write_json
+from director.files import file_digest, read_json, reading, replacing, write_json
 from director.provenance import fingerprint
 
 MANIFEST = "manifest.json"
-COLUMNS = ("labels", "example", "shift", "severity", "probability")  # one file each, beside those of the inputs
+# column -> its type; each is a file beside those of the inputs
+COLUMNS = {"labels": np.int64, "example": np.int64, "shift": np.str_, "severity": np.int64, "probability": np.float64}
+OPTIONAL = ("labels", "probability")
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,13 @@ class Dataset:
         images = self.inputs
         if not isinstance(images, Texts) and (images.dtype != np.uint8 or images.ndim != 4):
             raise InputError(f"{self.name}: images must be uint8 [N, H, W, C], not {images.dtype} {images.shape}")
-        for key in ("labels", "example", "shift", "severity"):
+        for key, kind in COLUMNS.items():
             column = getattr(self, key)
-            if column is not None and column.shape != (len(self),):
+            if column is None and key in OPTIONAL:
+                continue
+            if not np.issubdtype(column.dtype, kind):
+                raise InputError(f"{self.name}: {key} is {column.dtype}, not {kind.__name__}")
+            if key != "probability" and column.shape != (len(self),):
                 raise InputError(f"{self.name}: {key} has shape {column.shape} for {len(self)} inputs")
         truth = self.probability
         if truth is not None and (truth.ndim != 2 or len(truth) != len(self) or not np.allclose(truth.sum(1), 1)):
@@ -70,25 +77,40 @@ class Dataset:
         return len(self.inputs)
 
     def select(self, rows: np.ndarray) -> "Dataset":
-        """The rows (indices or a boolean mask), in the order given."""
+        """The rows (indices or a boolean mask), in the order given; InputError names one that is not among its rows."""
+        rows = np.asarray(rows)
+        if rows.dtype != bool and len(beyond := rows[(rows < 0) | (rows >= len(self))]):
+            raise InputError(
+                f"{self.name}: row {beyond[0]} is not among its {len(self):,} rows; is the split another set's?"
+            )
         columns = {key: getattr(self, key) for key in ("inputs", *COLUMNS)}
         return replace(self, **{key: column[rows] for key, column in columns.items() if column is not None})
 
     def of_examples(self, examples: np.ndarray, at_most: int | None = None) -> "Dataset":
         """The rows whose original is among `examples`, in this set's order.
 
-        at_most: of those that this set has, as many, evenly spaced.
+        at_most: of those that this set has, as many, evenly spaced. Raises InputError if a set without shift, which is
+        its own original, has some of them and lacks others.
         """
         present = np.intersect1d(self.example, examples)
+        missing = np.setdiff1d(examples, present)
+        if len(present) and len(missing) and (self.shift == "clean").all():
+            raise InputError(
+                f"{self.name}: example {missing[0]} is not among its {len(self):,}; is the split another set's?"
+            )
         if at_most is not None and at_most < len(present):
             present = present[np.linspace(0, len(present) - 1, at_most).astype(int)]
         return self.select(np.flatnonzero(np.isin(self.example, present)))
 
     def save(self, folder: str | Path) -> None:
-        """Write arrays, then the manifest: the manifest is there only when all of it is."""
+        """Write arrays, then the manifest: the manifest is there only when all of it is.
+
+        Raises AccessError if the folder cannot be written.
+        """
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MANIFEST).unlink(missing_ok=True)
+        with accessing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MANIFEST).unlink(missing_ok=True)
         if isinstance(self.inputs, Texts):
             arrays = {"text": self.inputs.content, "offsets": self.inputs.offsets}
         else:
@@ -106,19 +128,40 @@ class Dataset:
     def load(cls, folder: str | Path, verify: bool = True) -> "Dataset":
         """Open a fetched data set as memory maps; with `verify` every file is compared with its checksum.
 
-        Raises InputError naming the file that is missing, truncated or changed.
+        Raises InputError naming the file that is missing, truncated or changed, or the array that is not of its type
+        or length.
         """
         folder = Path(folder)
         about = read_json(folder / MANIFEST)
         remedy = f"delete the folder {folder} and run the pipeline again to fetch it anew"
+        with reading(folder / MANIFEST, "the manifest of a data set", remedy):
+            if not isinstance(about, dict) or not isinstance(about.get("files"), dict):
+                raise ValueError("it names no files")
+            name, count, files = (about[key] for key in ("name", "count", "files"))
+            if about["fingerprint"] != fingerprint(files):
+                raise ValueError("its fingerprint is not that of its files")
+            keys = {file.removesuffix(".npy") for file in files}
+            inputs = {"text", "offsets"} if "text" in keys else {"images"}
+            needed = inputs | (set(COLUMNS) - set(OPTIONAL))
+            if not needed <= keys <= needed | set(OPTIONAL):
+                raise ValueError(f"it lists {', '.join(files)}")
+            if "parts" in about and sum(about["parts"].values()) != count:
+                raise ValueError(f"its parts {about['parts']} are not {count} in all")
         arrays: dict[str, np.ndarray | None] = {"labels": None}
-        for name, digest in about["files"].items():
-            path = folder / name
-            if not path.is_file() or (verify and file_digest(path) != digest):
-                raise InputError(f"{path}: {'differs from its checksum' if path.is_file() else 'is missing'}; {remedy}")
-            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
-        inputs = Texts(arrays.pop("text"), arrays.pop("offsets")) if "text" in arrays else arrays.pop("images")
-        return cls(name=about["name"], inputs=inputs, about=about, **arrays)
+        for file, digest in files.items():
+            path = folder / file
+            with reading(path, "a whole .npy file", remedy):
+                if not path.is_file() or (verify and file_digest(path) != digest):
+                    fault = "differs from its checksum" if path.is_file() else "is missing"
+                    raise InputError(f"{path}: {fault}; {remedy}")
+                arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
+        try:
+            inputs = Texts(arrays.pop("text"), arrays.pop("offsets")) if "text" in arrays else arrays.pop("images")
+            if len(inputs) != count:
+                raise InputError(f"{name}: holds {len(inputs)} inputs, its manifest says {count}")
+            return cls(name=name, inputs=inputs, about=about, **arrays)
+        except InputError as error:
+            raise InputError(f"{folder}: {error}; {remedy}") from error
 
 
 @dataclass(frozen=True)

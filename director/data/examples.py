@@ -11,7 +11,7 @@ from pydantic import Field
 from director.data.augment import crop_and_flip, epoch_order
 from director.data.dataset import Dataset
 from director.data.texts import Texts
-from director.data.tokenizer import encode, pad_id
+from director.data.tokenizer import check_length, encode, pad_id
 from director.errors import InputError
 from director.schema import Schema
 
@@ -94,8 +94,7 @@ class TextExamples:
     def __post_init__(self) -> None:
         if not isinstance(self.dataset.inputs, Texts):
             raise InputError(f"{self.dataset.name} holds images, not texts; use an image model with it")
-        if self.max_length < 1:
-            raise InputError(f"max_length is {self.max_length}; it must be 1 or more")
+        check_length(self.tokenizer_json, self.max_length)
 
     def __len__(self) -> int:
         return len(self.dataset)

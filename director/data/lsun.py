@@ -4,14 +4,15 @@ Source: Yu et al., "LSUN: Construction of a Large-scale Image Dataset using Deep
 arXiv 1506.03365 (docs/datasets.md).
 """
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from director.data.dataset import Dataset, Description
-from director.data.sources import first_of, from_folders, in_folder
+from director.data.images import decode_image
+from director.data.sources import first_of, from_folders, in_folder, named
 from director.errors import InputError
+from director.files import reading
 
 AT_MOST = 10_000
 SIDE = 32  # pixels
@@ -32,44 +33,34 @@ def read_folder(folder: Path) -> Dataset | None:
     """The set from the array in `folder`, else from its images; None without either."""
     if (path := folder / "lsun.npz").is_file():
         return _dataset("array", _read_array(path))
-    if folder.name != "lsun":
+    if not named(folder, "lsun"):
         return None
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)[:AT_MOST]
-    return _dataset("image files", np.stack([_read_image(path) for path in paths])) if paths else None
+    images = [_resized(str(path), decode_image(path, str(path), "save it anew or leave it out")) for path in paths]
+    return _dataset("image files", np.stack(images)) if images else None
 
 
 def _read_array(path: Path) -> np.ndarray:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            images = file["images"][:AT_MOST]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: holds no array `images` ({error}); delete it and provide it again") from error
+    with (
+        reading(path, "an .npz file with an array `images`", "write it anew"),
+        np.load(path, allow_pickle=False) as file,
+    ):
+        images = file["images"][:AT_MOST]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or not len(images):
         raise InputError(f"{path}: images are {images.dtype} {images.shape}, not uint8 [N, H, W, 3]")
-    from PIL import Image
-
-    return np.stack([_resized(f"{path}, image {row}", Image.fromarray(image)) for row, image in enumerate(images)])
+    return np.stack([_resized(f"{path}, image {row}", image) for row, image in enumerate(images)])
 
 
-def _read_image(path: Path) -> np.ndarray:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return _resized(str(path), image.convert("RGB"))
-    except OSError as error:
-        raise InputError(f"{path}: not a whole image ({error}); delete it or provide it again") from error
-
-
-def _resized(where: str, image) -> np.ndarray:
+def _resized(where: str, image: np.ndarray) -> np.ndarray:
     """uint8 [32, 32, 3], by bicubic interpolation of the whole image, its shape not kept (as in the OOD literature)."""
     from PIL import Image
 
-    if min(image.size) < SIDE:
-        raise InputError(f"{where}: {image.width}x{image.height} pixels, smaller than {SIDE}x{SIDE}; leave it out")
-    if image.size != (SIDE, SIDE):
-        image = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    return np.asarray(image)
+    height, width = image.shape[:2]
+    if min(height, width) < SIDE:
+        raise InputError(f"{where}: {width}x{height} pixels, smaller than {SIDE}x{SIDE}; leave it out")
+    if (height, width) == (SIDE, SIDE):
+        return image
+    return np.asarray(Image.fromarray(image).resize((SIDE, SIDE), Image.Resampling.BICUBIC))
 
 
 def _dataset(source: str, images: np.ndarray) -> Dataset:

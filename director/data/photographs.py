@@ -1,6 +1,7 @@
 """Out-of-distribution images for the digits: 8x8 grey patches of the two photographs bundled with scikit-learn.
 
 Source: `china.jpg` and `flower.jpg` (CC BY), as shipped by scikit-learn.
+No checksum is compared, since decoders of JPEG round differently.
 """
 
 from pathlib import Path

@@ -5,7 +5,6 @@ one of the protocols that the data set's `Description` names. It gives the row n
 `director.data.catalogue.split_of` calls the one of a data set.
 """
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from director.data.dataset import Dataset
 from director.errors import InputError
-from director.files import replacing
+from director.files import reading, replacing
 
 PARTS = ("train", "validation", "test")
 REMEDY = "delete it and run the pipeline again"
@@ -45,11 +44,11 @@ def balanced_split(
     Per class, in order of appearance in the official train part, the validation examples are those at the positions
     linspace(1, n, k) (counted from 1, rounded down) of its n; the train examples are taken from the rest in the same
     way, all of it if `train` asks for all (arXiv 2602.08920 takes k = n/10). test: the official test part.
-    Raises InputError if the train part is missing or too small, or a number cannot be shared by the classes equally.
+    Raises InputError if a part is missing or too small, or a number cannot be shared by the classes equally.
     """
-    parts = dataset.about["parts"]
-    if "train" not in parts:
-        raise InputError(f"{dataset.name}: its train part is missing, only the test part was provided; provide both")
+    parts = dataset.about.get("parts", {})
+    if missing := [part for part in ("train", "test") if part not in parts]:
+        raise InputError(f"{dataset.name}: its {missing[0]} part is missing; provide both parts, train and test")
     labels = np.asarray(dataset.labels[: parts["train"]])
     classes = np.unique(labels)
     for name, number in (("train", train), ("validation", validation)):
@@ -86,11 +85,8 @@ def load_split(path: str | Path) -> dict[str, np.ndarray]:
 
     Validation may be the test part, as the protocol `paper` of `cola` has it.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            parts = {part: file[part] for part in PARTS}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a split file ({error}); {REMEDY}") from error
+    with reading(path, "a split file", REMEDY), np.load(path, allow_pickle=False) as file:
+        parts = {part: file[part] for part in PARTS}
     _check(path, parts)
     return parts
 

@@ -1,10 +1,13 @@
 """Texts of uneven length in two arrays, so that they are saved and opened as memory maps like images are."""
 
+import codecs
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from director.data.sources import PUBLISHED, accessing
 from director.errors import InputError
 
 
@@ -32,9 +35,11 @@ class Texts:
         return cls(np.frombuffer(b"".join(pieces), np.uint8), offsets)
 
     def __post_init__(self) -> None:
-        if self.content.dtype != np.uint8 or self.offsets.dtype != np.int64 or self.offsets.ndim != 1:
+        content, offsets = self.content, self.offsets
+        if content.dtype != np.uint8 or offsets.dtype != np.int64 or (content.ndim, offsets.ndim) != (1, 1):
             raise InputError(
-                f"texts need uint8 bytes and int64 offsets, not {self.content.dtype} and {self.offsets.dtype}"
+                f"texts need uint8 bytes and int64 offsets in a row each, not {content.dtype} {content.shape} and "
+                f"{offsets.dtype} {offsets.shape}"
             )
         cuts = self.offsets
         if not len(cuts) or cuts[0] != 0 or cuts[-1] != len(self.content) or (np.diff(cuts) < 0).any():
@@ -63,9 +68,15 @@ class Texts:
         return (self[row] for row in range(len(self)))
 
 
+def read_text(path: Path) -> bytes:
+    """The bytes of a file without what editors add or change: no byte-order mark, and lines end in a line feed."""
+    with accessing(path):
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8).replace(b"\r\n", b"\n")
+
+
 def decode(content: bytes, where: str) -> str:
     """The text of UTF-8 bytes; InputError names `where` (file, and line or row) if they are not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 ({error}); delete the file and provide it again") from error
+        raise InputError(f"{where}: not UTF-8 ({error}); {PUBLISHED}") from error

@@ -104,6 +104,14 @@ def pad_id(tokenizer_json: str) -> int:
     return load_tokenizer(tokenizer_json).padding["pad_id"]
 
 
+def check_length(tokenizer_json: str, max_length: int) -> None:
+    """Raise InputError if texts cut to `max_length` tokens have none of their own left beside the tokenizer's marks."""
+    marks = load_tokenizer(tokenizer_json).num_special_tokens_to_add(False)
+    if max_length <= marks:
+        beside = f" beside the {marks} marks that the tokenizer adds" if marks else ""
+        raise InputError(f"max_length is {max_length}, which leaves nothing of a text{beside}; use {marks + 1} or more")
+
+
 def encode(tokenizer_json: str, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Tokens of all texts, one after the other, int32 [total]; their counts, int64 [N]; how many texts were cut.
 

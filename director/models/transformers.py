@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from director.data.tokenizer import load_pretrained, vocabulary_size
+from director.data.tokenizer import check_length, load_pretrained, vocabulary_size
 from director.errors import InputError
 from director.models.attention import ATTENTIONS, Draw, Penalties, SoftmaxAttention, check_heads
 from director.noise import Noise
@@ -53,8 +53,7 @@ class TextEmbedding(nn.Module):
 
     def __init__(self, tokenizer: str, max_length: int, width: int, table_width: int) -> None:
         super().__init__()
-        if max_length < 1:
-            raise InputError(f"max_length is {max_length}; a text needs 1 token or more")
+        check_length(tokenizer, max_length)
         self.tokenizer, self.tokens = tokenizer, max_length
         self.table = nn.Embedding(vocabulary_size(tokenizer), table_width)
         self.linear = nn.Identity() if table_width == width else nn.Linear(table_width, width)

@@ -6,34 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import LogLocator, NullLocator
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from director.numbers.metrics import ece_15, reliability, risk_coverage
 from director.numbers.suites import suite_file, suites_of
-from director.report.style import dash, load_rows, plt, row_name, save_figure, set_style, sns
+from director.report.style import Figure, dash, load_rows, log_ticks, own_style, row_name, save_figure, sns
 from director.report.tables import in_order, long_table
 
 
+@own_style()
 def plot_reliability(manifest_files: Iterable[str | Path], out_file: str | Path, bins: int = 15) -> None:
     """Reliability diagrams, one panel per method: accuracy against confidence in `bins` equal-width bins, seeds pooled.
 
     The bars below show the share of predictions in a bin; the ECE in a panel's title is the mean over seeds.
     """
-    set_style()
     rows = load_rows(manifest_files, "test")
     columns = min(len(rows), 4)
     diagrams = -(-len(rows) // columns)  # above each other
-    figure, axes = plt.subplots(
-        2 * diagrams,
-        columns,
-        figsize=(3.2 * columns, 4.2 * diagrams),
-        height_ratios=[3, 1] * diagrams,
-        sharex=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    figure = Figure(figsize=(3.2 * columns, 4.2 * diagrams), layout="constrained")
+    axes = figure.subplots(2 * diagrams, columns, height_ratios=[3, 1] * diagrams, sharex=True, squeeze=False)
     for position, (name, runs) in enumerate(rows.items()):
         upper, lower = axes[2 * (position // columns) : 2 * (position // columns) + 2, position % columns]
         parts = [reliability(run, bins) for run in runs]  # each: confidence, accuracy, count per bin
@@ -62,10 +54,11 @@ def plot_reliability(manifest_files: Iterable[str | Path], out_file: str | Path,
     save_figure(figure, out_file)
 
 
+@own_style()
 def plot_risk_coverage(manifest_files: Iterable[str | Path], out_file: str | Path) -> None:
     """Risk-coverage curves: error among the most confident share of the inputs, mean over seeds and their range."""
-    set_style()
-    figure, axis = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axis = figure.subplots()
     grid = np.linspace(0.05, 1, 200)  # below, a handful of inputs decides
     for number, (name, runs) in enumerate(load_rows(manifest_files, "test").items()):
         curves = np.array([np.interp(grid, *risk_coverage(run)) for run in runs])
@@ -77,6 +70,7 @@ def plot_risk_coverage(manifest_files: Iterable[str | Path], out_file: str | Pat
     save_figure(figure, out_file)
 
 
+@own_style()
 def plot_severity(
     metrics_files: Iterable[str | Path],
     out_file: str | Path,
@@ -87,7 +81,6 @@ def plot_severity(
     metrics_files: of every run folder; severity 0 is the suite `test`, the others are `corrupted`. rows: the order of
     the curves, (experiment, backbone, method); without it, that of the files.
     """
-    set_style()
     metrics = {"accuracy": "accuracy", "nll": "NLL", "ece_15": "ECE-15"}
     long = long_table(metrics_files)
     long = long if rows is None else in_order(long, rows)
@@ -98,7 +91,8 @@ def plot_severity(
     runs = cells.groupby(["backbone", "method", "seed", "metric", "severity"], sort=False)["value"].mean()
     runs = runs.reset_index()
     runs["row"] = list(map(row_name, runs["backbone"], runs["method"]))
-    figure, axes = plt.subplots(1, len(metrics), figsize=(12, 3.8), layout="constrained")
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(metrics))
     for axis, (metric, label) in zip(axes, metrics.items(), strict=True):
         sns.lineplot(
             runs[runs["metric"] == metric],
@@ -117,6 +111,7 @@ def plot_severity(
     save_figure(figure, out_file)
 
 
+@own_style()
 def plot_bayes(
     manifest_files: Iterable[str | Path], truths: Mapping[str, NDArray[np.float64]], out_file: str | Path
 ) -> None:
@@ -127,14 +122,11 @@ def plot_bayes(
     predicted, seeds pooled. KL in a title: mean over inputs and seeds of KL(true || predicted), in nats; 0 for the best
     possible.
     """
-    set_style()
     rows = load_rows(manifest_files, *truths)
-    size = (2.9 * len(rows), 3.1 * len(truths))
     boxes = {"widths": 0.045, "whis": (5, 95), "showfliers": False, "manage_ticks": False, "patch_artist": True}
     boxes |= {"boxprops": {"facecolor": "C0", "alpha": 0.5}, "medianprops": {"color": "C3", "linewidth": 2}}
-    figure, axes = plt.subplots(
-        len(truths), len(rows), figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
+    figure = Figure(figsize=(2.9 * len(rows), 3.1 * len(truths)), layout="constrained")
+    axes = figure.subplots(len(truths), len(rows), sharex=True, sharey=True, squeeze=False)
     for panels, (suite, truth) in zip(axes, truths.items(), strict=True):
         for axis, (name, runs) in zip(panels, rows.items(), strict=True):
             chosen = [run for run in runs if run.about["suite"] == suite]
@@ -153,12 +145,12 @@ def plot_bayes(
     save_figure(figure, out_file)
 
 
+@own_style()
 def plot_depth(manifest_files: Iterable[str | Path], out_file: str | Path) -> None:
     """The student's predicted variance at each step of its path, one panel per student; mean and deviation over seeds.
 
     manifest_files: of the students' predictions; what is drawn lies beside each suite but `val`, as <suite>.depth.npz.
     """
-    set_style()
     lines = []
     predicted = [(manifest, suite) for manifest in manifest_files for suite in suites_of(manifest) if suite != "val"]
     for path in [suite_file(manifest, suite, "depth.npz") for manifest, suite in predicted]:
@@ -182,8 +174,8 @@ def plot_depth(manifest_files: Iterable[str | Path], out_file: str | Path) -> No
     colours |= {name: "C1" for name in inputs if name == "shifted"}
     colours |= {name: "C0" for name in inputs if name.startswith("ood-")}
     dashes = {name: (4, 2) if name.startswith("ood-") else "" for name in colours}
-    size = (4.6 * len(students), 3.8)
-    figure, axes = plt.subplots(1, len(students), figsize=size, squeeze=False, layout="constrained")
+    figure = Figure(figsize=(4.6 * len(students), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(students), squeeze=False)
     for axis, student in zip(axes[0], students, strict=True):
         part = table[table["student"] == student]
         lines_by_inputs = {
@@ -194,12 +186,8 @@ def plot_depth(manifest_files: Iterable[str | Path], out_file: str | Path) -> No
             "dashes": dashes,
         }
         sns.lineplot(part, x="step", y="variance", errorbar="sd", ax=axis, **lines_by_inputs)
-        axis.set(title=student, yscale="log", ylabel="predicted variance", xticks=part["step"].unique())
-        low, high = axis.get_ylim()
-        if high < 100 * low:  # powers of ten alone would leave one or two ticks
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-            axis.yaxis.set_major_formatter("{x:g}")
-            axis.yaxis.set_minor_locator(NullLocator())
+        axis.set(title=student, ylabel="predicted variance", xticks=part["step"].unique())
+        log_ticks(axis)
         axis.get_legend().remove()
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)

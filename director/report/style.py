@@ -1,14 +1,21 @@
 """How every figure looks, what it calls a row of the table, and how it is saved."""
 
+import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import matplotlib
+# What the user has set for other plots is not ours, and a backend named in a notebook may not even be installed here.
+# Matplotlib reads both when it is imported; figures take it from here.
+os.environ["MPLBACKEND"] = "svg"
+os.environ["MATPLOTLIBRC"] = os.devnull
 
-matplotlib.use("svg")  # no display on a cluster
-import matplotlib.pyplot as plt
+import matplotlib
 import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from director.files import replacing
 from director.numbers.predictions import Predictions
@@ -20,15 +27,28 @@ DASHES = ("-", "--", "-.", ":")  # curves that lie on each other stay visible
 SETTINGS = {"svg.hashsalt": "director", "svg.fonttype": "none", "figure.dpi": 100, "savefig.bbox": "tight"}
 
 
-def set_style() -> None:
-    """Give figures the settings of this module and no others, whatever the user's own are; call it first in each."""
-    matplotlib.rcdefaults()
-    sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", rc=SETTINGS)
+@contextmanager
+def own_style() -> Iterator[None]:
+    """The settings of this module and no others while a figure is drawn and saved; the caller's come back after it."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", color_codes=False, rc=SETTINGS)
+        yield
 
 
 def dash(number: int) -> str:
     """The dash of curve `number`."""
     return DASHES[number % len(DASHES)]
+
+
+def log_ticks(axis: Axes) -> None:
+    """A logarithmic y axis with ticks between the powers of ten, where these alone would be one or two."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    if high < 100 * low:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_locator(NullLocator())
 
 
 def row_name(backbone: str, method: str) -> str:
@@ -46,8 +66,7 @@ def load_rows(manifest_files: Iterable[str | Path], *suites: str) -> dict[str, l
     return rows
 
 
-def save_figure(figure: plt.Figure, path: str | Path) -> None:
+def save_figure(figure: Figure, path: str | Path) -> None:
     """Write a figure atomically; the same numbers give the same bytes."""
     with replacing(path) as temporary:
         figure.savefig(temporary, metadata={"Date": None})
-    plt.close(figure)

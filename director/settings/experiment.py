@@ -38,7 +38,9 @@ class Comparison(Schema):
     """Paired differences to one row, with bootstrap intervals (docs/metrics.md)."""
 
     reference: tuple[BackboneName, MethodName] = Field(
-        ("softmax", "mle"), description="backbone and method that the other rows are compared with"
+        ("softmax", "mle"),
+        strict=False,  # YAML has lists, no tuples
+        description="backbone and method that the other rows are compared with",
     )
     replicates: int = Field(1000, ge=100, description="bootstrap replicates behind an interval")
     level: float = Field(0.95, gt=0, lt=1, description="coverage of the intervals")
@@ -89,7 +91,7 @@ class Experiment(Schema):
         if not isinstance(content, dict) or not isinstance(content.get("variants"), dict):
             return content
         base = content.get("director") or {}
-        return content | {"variants": {name: _merged(base, part) for name, part in content["variants"].items()}}
+        return content | {"variants": {name: merged(base, part) for name, part in content["variants"].items()}}
 
     @field_validator("model", mode="before")
     @classmethod
@@ -221,8 +223,8 @@ def _cached(student: Student) -> tuple[Any, ...]:
     return student.trajectory.views, student.trajectory.dtype, student.losses.softmax_variance
 
 
-def _merged(base: Any, part: Any) -> Any:
+def merged(base: Any, part: Any) -> Any:
     """`base` with the keys that `part` names replaced, table by table."""
     if not (isinstance(base, Mapping) and isinstance(part, Mapping)):
         return part
-    return {**base, **{key: _merged(base.get(key), value) for key, value in part.items()}}
+    return {**base, **{key: merged(base.get(key), value) for key, value in part.items()}}

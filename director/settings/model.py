@@ -43,7 +43,9 @@ class TextModel(Model):
     """The paper's text transformer; its tokenizer is trained on the training part, or a pretrained one."""
 
     kind: Literal["text"] = Field(description="what the model reads")
-    max_length: Positive = Field(description="tokens of a text that are read; paper: 512 (IMDB)")
+    max_length: Positive = Field(
+        description="tokens of a text that are read, the tokenizer's marks included; paper: 512 (IMDB)"
+    )
     vocabulary: Positive | None = Field(None, description="tokens of a tokenizer trained on the training part")
     tokenizer: str | None = Field(
         None, description="pretrained tokenizer instead: a folder, a hub name, or package:<module>/<folder>"

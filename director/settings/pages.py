@@ -24,7 +24,9 @@ def option_page() -> str:
         "# Options",
         "",
         "Generated from `director/settings/` by `python -m director options`; edit there.",
-        "A key that is not listed here is refused.",
+        "A key that is not listed here is refused, and so is a value of another type. Numbers are finite and written",
+        "in decimal digits (`10`, `0.001`, `1e-3`), integers without a point; switches are `true` or `false`;",
+        "any other word but `null` is text, as is everything in quotes.",
     ]
     for title, schema in (("config/config.yaml", Configuration), ("config/experiments/<name>.yaml", Experiment)):
         lines += ["", f"## {title}", "", schema.__doc__ or ""]

@@ -6,22 +6,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from director.errors import InputError
 from director.schema import Schema
-from director.settings.experiment import Configuration, Experiment
+from director.settings.experiment import Configuration, Experiment, merged
+from director.settings.notation import read_words, read_yaml
 
 RESERVED = ("tables", "figures")  # names of other things in results and in MLflow
+# How a value is written, by the type of pydantic's error.
+SPELLING = {
+    "int_type": "; write it in decimal digits, as 10",
+    "float_type": "; write it in decimal digits, as 0.001 or 1e-3",
+    "bool_type": "; write true or false",
+    "string_type": "; write it in quotes",
+}
 
 
 def load_configuration(config: Mapping[str, Any], file: str | Path) -> tuple[Configuration, dict[str, Experiment]]:
     """Check the configuration and read its experiments, from the folder `experiments` beside `file`.
 
+    config: what `--config` says, over `file` or without it. Snakemake reads `file` too, but by other rules, so that the
+    file is read here (`director.settings.notation`) and has to be right by itself.
     Raises InputError with one line per problem: file, key, value, remedy.
     """
-    configuration = _check(Configuration, config, Path(file))
+    content = read_yaml(file)
+    _check(Configuration, content, file)
+    configuration = _check(Configuration, merged(content, read_words(config)), f"--config over {file}")
     folder = Path(file).parent / "experiments"
     for name in configuration.experiments:
         if name in RESERVED or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
@@ -40,48 +51,31 @@ def load_configuration(config: Mapping[str, Any], file: str | Path) -> tuple[Con
 
 def load_experiment(path: str | Path) -> Experiment:
     """Read one experiment file; InputError as `load_configuration`."""
-    return _check(Experiment, _read_yaml(Path(path)), Path(path))
+    return _check(Experiment, read_yaml(path), path)
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here that is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [self.construct_object(key) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
-
-
-def _check(schema: type[Schema], content: Any, path: Path) -> Any:
+def _check(schema: type[Schema], content: Any, source: str | Path) -> Any:
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}: holds {type(content).__name__}, not a table of settings; see docs/options.md")
+        raise InputError(f"{source}: holds {type(content).__name__}, not a table of settings; see docs/options.md")
     try:
         return schema.model_validate(dict(content))
     except ValidationError as error:
-        raise InputError("\n".join(_line(path, schema, problem) for problem in error.errors())) from error
+        raise InputError("\n".join(_line(source, schema, problem) for problem in error.errors())) from error
 
 
-def _line(path: Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
+def _line(source: str | Path, schema: type[Schema], problem: Mapping[str, Any]) -> str:
     keys, allowed = _walk(schema, problem["loc"])
     key = ".".join(keys) or "(whole file)"
     if problem["type"] == "extra_forbidden":
         close = difflib.get_close_matches(str(problem["loc"][-1]), allowed, 1)
         remedy = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
-        return f"{path}: {key}: unknown key; {remedy}"
+        return f"{source}: {key}: unknown key; {remedy}"
     if problem["type"] == "missing":
-        return f"{path}: {key}: missing; add it (docs/options.md describes it)"
+        return f"{source}: {key}: missing; add it (docs/options.md describes it)"
     if problem["type"] == "value_error":
-        return f"{path}: {key}: {problem['msg'].removeprefix('Value error, ')}"
-    return f"{path}: {key}: {problem['input']!r} refused: {problem['msg'].lower()} (docs/options.md)"
+        return f"{source}: {key}: {problem['msg'].removeprefix('Value error, ')}"
+    remedy = SPELLING.get(problem["type"], "")
+    return f"{source}: {key}: {problem['input']!r} refused: {problem['msg'].lower()}{remedy} (docs/options.md)"
 
 
 def _walk(schema: Any, location: tuple) -> tuple[list[str], list[str]]:

@@ -1,6 +1,10 @@
 """What a figure says in numbers, and that nothing else decides how it looks."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -83,6 +87,51 @@ def test_settings_of_the_user_change_no_figure(tmp_path):
     with matplotlib.rc_context({"font.size": 40, "lines.linewidth": 9, "boxplot.notch": True, "svg.fonttype": "path"}):
         plot_bayes(files, {"test": TRUTH["test"]}, tmp_path / "theirs.svg")
     assert (tmp_path / "ours.svg").read_bytes() == (tmp_path / "theirs.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "folder", "rc"),
+    [
+        (
+            {"MPLBACKEND": "module://nothing_here", "MPLCONFIGDIR": "set"},
+            "set",
+            "text.usetex: True\nlines.linewidth: 30\n",
+        ),
+        (
+            {"MPLBACKEND": "nothing", "HOME": "set", "XDG_CONFIG_HOME": ""},
+            "set/.config/matplotlib",
+            "font.family: \xe9",
+        ),
+        ({"MATPLOTLIBRC": "set"}, ".", "font.family: nothing\nbackend: nothing\nsavefig.format: pdf\n"),
+    ],
+    ids=["a notebook's backend", "a backend that is none", "a file in the working folder"],
+)
+def test_a_job_draws_the_same_whatever_the_user_has_set_for_other_plots(
+    manifests, tmp_path, monkeypatch, theirs, folder, rc
+):
+    """Matplotlib reads the environment and the user's file when it is imported, before anything of ours is called."""
+    plot_reliability(manifests, tmp_path / "ours.svg")
+    monkeypatch.chdir(tmp_path)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / "matplotlibrc").write_text(rc, encoding="latin-1")
+    job = f"from director.report.figures import plot_reliability as plot; plot({[*map(str, manifests)]}, 'theirs.svg')"
+    changes = {name: str(tmp_path / value) if value == "set" else value for name, value in theirs.items()}
+    changes["PYTHONPATH"] = str(Path(__file__).parents[2])
+    ended = subprocess.run([sys.executable, "-c", job], env=os.environ | changes, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "ours.svg").read_bytes() == (tmp_path / "theirs.svg").read_bytes()
+
+
+def test_settings_of_the_user_are_theirs_again_after_a_figure(tmp_path):
+    """Also where drawing fails: a notebook goes on with its own plots."""
+    files = truthful(tmp_path)
+    with matplotlib.rc_context({"font.size": 40, "lines.linewidth": 9}):
+        before = dict(matplotlib.rcParams)
+        plot_bayes(files, {"test": TRUTH["test"]}, tmp_path / "ours.svg")
+        with pytest.raises(InputError):
+            plot_reliability([tmp_path / "nothing.json"], tmp_path / "ours.svg")
+        assert dict(matplotlib.rcParams) == before
+    assert matplotlib.colors.to_hex("b") == "#0000ff", "seaborn gives its own meaning to it"
 
 
 @pytest.mark.parametrize("plot", [plot_reliability, plot_risk_coverage])

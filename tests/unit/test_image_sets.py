@@ -1,13 +1,16 @@
 """The image sets from every form they are handed on in: the same arrays, or one clear error."""
 
 import dataclasses
+import errno
 import hashlib
 import io
 import itertools
 import json
+import os
 import pickle
 import struct
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +23,10 @@ from director.data.cifar10 import CIFAR10
 from director.data.cifar100 import CIFAR100
 from director.data.cifar_pickles import read_batch
 from director.data.dataset import Dataset
+from director.data.images import decode_image
+from director.data.sources import content_digest
 from director.data.splits import balanced_split
-from director.errors import InputError
+from director.errors import AccessError, InputError
 
 ARCHIVES = {"binary": 0, "python": 1}
 
@@ -164,7 +169,13 @@ class Small:
             write_parquet(path, self.images[rows], labels[rows], label=like.label_column)
             (root / "strips" / like.name).mkdir(parents=True, exist_ok=True)
             write_strips(root / "strips" / like.name / f"{part}.npz", self.images[rows], labels[rows])
-        self.layout = dataclasses.replace(like, classes=4, parts=parts, archives=archives)
+        unordered = {
+            part: content_digest(
+                labels[self.rows[part]], (one.tobytes() for one in self.images[self.rows[part]]), False
+            )
+            for part in like.unordered
+        }
+        self.layout = dataclasses.replace(like, classes=4, parts=parts, archives=archives, unordered=unordered)
 
     def write(self, path, content):
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -296,8 +307,9 @@ PATHS = {
 def test_a_damaged_file_is_named(ten, form, harm):
     path = ten.folder(form) / PATHS[form]
     path.write_bytes(b"" if harm == "empty" else path.read_bytes()[:-50])
-    with pytest.raises(InputError, match=rf"{path.name}.*provide it again"):
+    with pytest.raises(InputError, match=rf"{path.name}.*take the publisher's file") as error:
         read_folder(ten.layout, ten.folder(form))
+    assert "delete" not in str(error.value)  # it is the user's
 
 
 @pytest.mark.parametrize("form", ["binary", "python"])
@@ -315,6 +327,73 @@ def test_a_changed_pixel_is_found_in_every_form(ten):
     path.write_bytes(content)
     with pytest.raises(InputError, match="images 4 to 7 are not one of the publisher's batches"):
         read_folder(ten.layout, ten.folder("binary"))
+
+
+@pytest.fixture
+def hundred(tmp_path):
+    return Small(CIFAR100, tmp_path / "forms")
+
+
+@pytest.mark.parametrize("form", ["binary", "parquet", "strips"])
+def test_a_changed_pixel_of_the_test_part_of_cifar100_is_found_in_every_form(hundred, form):
+    """Its order is not known, so its content is compared in any: another order is the same set, another pixel not."""
+    images, labels = hundred.images[20:], hundred.labels[20:]
+
+    def write(images, labels):
+        if form == "binary":
+            path = hundred.folder(form) / "cifar-100-binary/test.bin"
+            path.write_bytes(binary_batch(images, labels, 2))
+        elif form == "parquet":
+            path = hundred.folder(form) / "cifar100/test-00000-of-00001.parquet"
+            write_parquet(path, images, labels, label="fine_label")
+        else:
+            write_strips(hundred.folder(form) / "test.npz", images, labels)
+
+    write(images[::-1], labels[::-1])
+    np.testing.assert_array_equal(read_folder(hundred.layout, hundred.folder(form)).inputs[20:], images[::-1])
+    changed = images.copy()
+    changed[2, 5, 5, 0] ^= 1
+    write(changed, labels)
+    with pytest.raises(InputError, match=r"test(|-0.*|\.\w+): not the published content"):
+        read_folder(hundred.layout, hundred.folder(form))
+    write(images, labels[::-1])
+    with pytest.raises(InputError, match=r"test(|-0.*|\.\w+): not the published content"):
+        read_folder(hundred.layout, hundred.folder(form))
+
+
+def test_what_could_not_be_compared_is_written_down(hundred):
+    """No whole CIFAR-100 was at hand to take a checksum of its train part from; files with an MD5 need none."""
+    words = "content of the train part not compared: no checksum of this form is known"
+    for form in FORMS:
+        compared = form == "python" or form.endswith("archive")
+        note = read_folder(hundred.layout, hundred.folder(form)).about.get("note")
+        assert note == (None if compared else words), form
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar10", "CIFAR-10", "cifar_10", "cifar-10-batches-py", "cifar10/cifar-10-batches-py", "CIFAR10/CIFAR10"]
+)
+def test_batches_are_found_under_the_names_their_folder_has(ten, nowhere, monkeypatch, name):
+    """In the folder that DIRECTOR_DATA names, and as that folder itself."""
+    (ten.root / "data" / name).parent.mkdir(parents=True)
+    (ten.root / "python/cifar10/cifar-10-batches-py").rename(ten.root / "data" / name)
+    for below in ["data", f"data/{name}"][name == "CIFAR10/CIFAR10" :]:
+        monkeypatch.setenv("DIRECTOR_DATA", str(ten.root / below))
+        assert fetch_cifar(ten.layout).about["source"] == "publisher's Python batches"
+
+
+def test_a_folder_without_a_batch_is_passed_over_with_a_word(ten, nowhere, monkeypatch, caplog):
+    empty = ten.root / "data/cifar-10-batches-py"
+    empty.mkdir(parents=True)
+    monkeypatch.setenv("DIRECTOR_DATA", f"{empty.parent}:{ten.root / 'strips'}")
+    assert fetch_cifar(ten.layout).about["source"] == "WebP strips"
+    assert f"{empty} is not used: it has no form of cifar10 that is read" in caplog.text
+
+
+def test_an_archive_whose_download_kept_the_end_of_the_address(ten):
+    (archive,) = (ten.root / "python archive").iterdir()
+    archive.rename(archive.with_name(f"{archive.name}?download=1"))
+    assert len(read_folder(ten.layout, archive.parent)) == 24
 
 
 def rewrite(small, form, images, labels, **columns):
@@ -446,6 +525,22 @@ def test_damaged_svhn_is_named(digits, monkeypatch):
         svhn.read_folder(root / "svhn")
 
 
+def test_svhn_says_which_form_could_not_be_compared(digits):
+    root, *_ = digits
+    assert "note" not in svhn.read_folder(root / "mat").about
+    assert "content not compared" in svhn.read_folder(root / "svhn").about["note"]
+
+
+@pytest.mark.parametrize("name", ["SVHN", "svhn", "SVHN/cropped_digits", "cropped_digits"])
+def test_svhn_is_found_under_the_names_it_has(digits, nowhere, monkeypatch, name):
+    root, *_ = digits
+    (root / "data" / name).parent.mkdir(parents=True)
+    (root / "svhn/cropped_digits").rename(root / "data" / name)
+    for below in ("data", f"data/{name}"):
+        monkeypatch.setenv("DIRECTOR_DATA", str(root / below))
+        assert len(svhn.fetch({})) == 20
+
+
 def test_svhn_from_its_publisher(digits, nowhere, monkeypatch):
     monkeypatch.setattr(svhn, "URL", (digits[0] / "mat" / svhn.MAT).as_uri())
     assert len(svhn.fetch({})) == 20
@@ -484,7 +579,7 @@ def test_lsun_array(tmp_path, monkeypatch):
     [
         ("a.png", b"", r"a\.png: not a whole image"),
         ("a.png", encoded(np.zeros((31, 32, 3), np.uint8)), r"a\.png: 32x31 pixels, smaller than 32x32"),
-        ("lsun.npz", b"PK\x03\x04", r"lsun\.npz: holds no array `images`"),
+        ("lsun.npz", b"PK\x03\x04", r"lsun\.npz: not an \.npz file with an array `images`"),
     ],
 )
 def test_damaged_lsun_is_named(tmp_path, name, content, words):
@@ -503,3 +598,133 @@ def test_lsun_of_wrong_numbers_is_named(tmp_path):
 def test_lsun_nowhere_says_how_to_get_it(nowhere):
     with pytest.raises(InputError, match=r"\(1\) put images .*lsun\.npz.*DIRECTOR_DATA.*no download"):
         lsun.fetch({})
+
+
+def test_lsun_in_capitals_and_named_directly(tmp_path, monkeypatch):
+    (tmp_path / "LSUN").mkdir()
+    (tmp_path / "LSUN/a.png").write_bytes(encoded(np.zeros((32, 32, 3), np.uint8)))
+    for named in (tmp_path, tmp_path / "LSUN"):
+        monkeypatch.setenv("DIRECTOR_DATA", str(named))
+        assert len(lsun.fetch({})) == 1
+
+
+# -- images of every kind ----------------------------------------------------------------------------------------------
+
+RAMP = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 64  # 0 to 65,472
+DEEP = {
+    "16-bit": (Image.fromarray(RAMP), "PNG"),
+    "32-bit": (Image.fromarray(RAMP.astype(np.int32)), "TIFF"),
+    "floating-point": (Image.fromarray(RAMP.astype(np.float32) / 65535), "TIFF"),
+}
+
+
+def in_lsun(folder, image, form):
+    (folder / "lsun").mkdir()
+    image.save(folder / "lsun/a.png", form)  # Pillow goes by the content, not by the name
+    return r"lsun/a\.png", lambda: lsun.read_folder(folder / "lsun")
+
+
+def in_parquet(folder, image, form):
+    import pyarrow
+
+    image.save(file := io.BytesIO(), form)
+    table = pyarrow.table({"img": [{"bytes": file.getvalue()}], "label": [0]})
+    return "somewhere: row 0 of column img", lambda: cifar.decode_table("somewhere", table, "img", "label")
+
+
+@pytest.mark.parametrize("place", [in_lsun, in_parquet])
+@pytest.mark.parametrize("levels", DEEP)
+def test_images_of_more_than_8_bits_are_refused_by_name(tmp_path, levels, place):
+    """Pillow makes them white (16 bits) or black (floating-point) without a word."""
+    where, read = place(tmp_path, *DEEP[levels])
+    with pytest.raises(InputError, match=rf"{where}: {levels} grey levels.*save it with 8 bits"):
+        read()
+
+
+@pytest.mark.parametrize("place", [in_lsun, in_parquet])
+def test_an_image_too_large_to_open_is_refused_by_name(tmp_path, place, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)  # it opens up to twice as many
+    where, read = place(tmp_path, Image.new("RGB", (32, 32)), "PNG")
+    with pytest.raises(InputError, match=rf"{where}: too large.*fewer pixels"):
+        read()
+
+
+def test_a_photograph_of_frost_too_large_to_open_is_refused_by_name(tmp_path, monkeypatch):
+    from director.data.corruptions import FROST, read_photographs
+
+    for name in FROST:
+        Image.new("RGB", (200, 200)).save(tmp_path / name)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    with pytest.raises(InputError, match=r"frost1\.png: too large"):
+        read_photographs(tmp_path)
+
+
+COLOURS = np.random.default_rng(0).integers(0, 256, (8, 8, 3)).astype(np.uint8)
+
+
+def test_grey_levels_palettes_and_transparency(tmp_path):
+    """Transparent images keep the colours that they store, whatever would shine through."""
+    colours, alpha = Image.fromarray(COLOURS), Image.fromarray(np.full((8, 8), 7, np.uint8))
+    grey = colours.convert("L")
+    with_alpha = {"RGBA": colours.copy(), "LA": grey.copy()}
+    for image in with_alpha.values():
+        image.putalpha(alpha)
+    palette = colours.quantize(256)
+    see_through = palette.copy()
+    see_through.info["transparency"] = 0
+    greys = np.repeat(np.asarray(grey)[..., None], 3, axis=2)
+    expected = [
+        (colours, COLOURS),
+        (grey, greys),
+        (with_alpha["RGBA"], COLOURS),
+        (with_alpha["LA"], greys),
+        (palette, COLOURS),
+        (see_through, COLOURS),
+        (colours.convert("1"), np.asarray(colours.convert("1").convert("RGB"))),
+    ]
+    for image, pixels in expected:
+        image.save(tmp_path / "a.png")
+        np.testing.assert_array_equal(decode_image(tmp_path / "a.png", "a.png"), pixels, err_msg=image.mode)
+
+
+def test_colours_of_16_bits_keep_their_upper_byte(tmp_path):
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    pixels = np.array([[[0x12FF, 0x8000, 0xFF01]]], ">u2")
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    image = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" + pixels.tobytes())) + chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + image)
+    assert decode_image(tmp_path / "a.png", "a.png").tolist() == [[[0x12, 0x80, 0xFF]]]
+
+
+def test_a_broken_chunk_and_a_folder_in_place_of_an_image_are_named(tmp_path):
+    content = bytearray(encoded(COLOURS))
+    content[content.index(b"IDAT") + 6] ^= 0xFF
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.png: not a whole image"):
+        decode_image(tmp_path / "a.png", "a.png")
+    (tmp_path / "b.png").mkdir()
+    with pytest.raises(AccessError, match=r"b\.png: is a directory"):
+        decode_image(tmp_path / "b.png", "b.png")
+    with pytest.raises(AccessError, match=r"c\.png: no such file"):
+        decode_image(tmp_path / "c.png", "c.png")
+
+
+# -- what the system refuses is not what the file holds ---------------------------------------------------------------
+
+
+def test_a_disk_that_fails_is_not_taken_for_a_damaged_file(ten, monkeypatch):
+    """EIO, as a network file system gives it, in each reader."""
+
+    def failing(*words, **options):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(np, "load", failing)
+    monkeypatch.setattr(np, "fromfile", failing)
+    monkeypatch.setattr("pyarrow.parquet.read_table", failing)
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    for form in FORMS:
+        with pytest.raises(AccessError, match="input/output error; check the disk"):
+            read_folder(ten.layout, ten.folder(form))

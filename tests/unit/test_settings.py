@@ -4,7 +4,7 @@ import copy
 import inspect
 import json
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 import pytest
 import yaml
@@ -22,8 +22,9 @@ from director.models.transformers import ImageTransformer, TextTransformer
 from director.path.cache import DTYPES
 from director.path.residual import SOFTMAX_VARIANCES
 from director.schema import Schema
-from director.settings.experiment import Experiment
+from director.settings.experiment import Configuration, Experiment
 from director.settings.model import ImageModel, TextModel
+from director.settings.notation import read_yaml
 from director.settings.pages import generated_files
 from director.settings.reading import load_configuration, load_experiment
 from director.settings.training import KepSvgp, Losses, Training, TrajectorySource
@@ -114,6 +115,123 @@ def test_a_wrong_setting_is_one_line_with_file_key_value_and_remedy(tmp_path, pa
         assert word in message
 
 
+def schemas_below(schema) -> set:
+    """A table and every table in it."""
+    found = {schema}
+    parts = [field.annotation for field in schema.model_fields.values()]
+    while parts:
+        part = parts.pop()
+        parts += get_args(part)
+        if isinstance(part, type) and issubclass(part, Schema):
+            found |= schemas_below(part)
+    return found
+
+
+def holding(annotation, value) -> tuple:
+    """What a key of this type may hold with `value` in the place of a number; empty if no number belongs there."""
+    if annotation in (int, float):
+        return (value,)
+    inside = next(filter(None, (holding(part, value) for part in get_args(annotation))), ())
+    return ([*inside],) if inside and get_origin(annotation) is list else inside
+
+
+NUMBERS = [
+    pytest.param(schema, name, field.annotation, id=f"{schema.__name__}.{name}")
+    for schema in sorted(schemas_below(Experiment) | schemas_below(Configuration), key=lambda schema: schema.__name__)
+    for name, field in schema.model_fields.items()
+    if holding(field.annotation, 1)
+]
+
+
+def test_the_keys_that_hold_numbers_are_found():
+    keys = {parameter.id for parameter in NUMBERS}
+    assert {"Normalisation.mean", "Normalisation.std", "Augmentation.padding", "Training.gradient_clip"} < keys
+    assert {"Published.mcc", "Kernel.dropout", "TextModel.vocabulary", "Experiment.seeds", "Compute.threads"} < keys
+    assert len(keys) > 50
+
+
+@pytest.mark.parametrize(("schema", "name", "annotation"), NUMBERS)
+def test_no_key_takes_for_a_number_what_is_none(schema, name, annotation):
+    """Infinite, undefined, a switch, text: in every table, also in lists and where null may stand."""
+    for value in (float("inf"), float("-inf"), float("nan"), True, False, "1", "010", ""):
+        with pytest.raises(ValueError) as caught:
+            schema.model_validate({name: holding(annotation, value)[0]})
+        own = {problem["type"] for problem in caught.value.errors() if problem["loc"][0] == name}
+        assert own and own <= {"int_type", "float_type", "finite_number"}, value
+
+
+@pytest.mark.parametrize(
+    "word", ["010", "1:30", "0x10", "0o10", "1_000", "2026-02-30", "2026-02-12", "true", "yes", '"3"']
+)
+@pytest.mark.parametrize(
+    ("key", "remedy"), [("epochs", "decimal digits, as 10"), ("learning_rate", "decimal digits, as 0.001 or 1e-3")]
+)
+def test_a_number_that_is_not_plainly_one_is_refused(tmp_path, key, word, remedy):
+    """YAML 1.1 reads 010 as 8, 1:30 as 90 and on as true, and has no words for 2026-02-30."""
+    assert f"training.{key}: {yaml_value(word)!r} refused" in refusal(tmp_path, f"training: {{{key}: {word}}}", remedy)
+
+
+@pytest.mark.parametrize("word", [".inf", "-.inf", ".nan", "1e999"])
+def test_a_number_that_is_not_finite_is_refused(tmp_path, word):
+    for key in ("learning_rate", "gradient_clip"):
+        assert f"training.{key}: " in refusal(tmp_path, f"training: {{{key}: {word}}}", "a finite number")
+    assert "training.epochs: " in refusal(tmp_path, f"training: {{epochs: {word}}}", "decimal digits, as 10")
+
+
+@pytest.mark.parametrize("word", ["60.0", "1e2", "null", "~", ""])
+def test_an_integer_has_no_point_and_no_power(tmp_path, word):
+    assert "training.epochs: " in refusal(tmp_path, f"training: {{epochs: {word}}}", "decimal digits, as 10")
+
+
+@pytest.mark.parametrize("word", ["yes", "on", "1", '"true"', "Off"])
+def test_a_switch_is_true_or_false(tmp_path, word):
+    shown = refusal(tmp_path, f"director: {{kernel: {{mlp_first: {word}}}}}", "write true or false")
+    assert f"director.kernel.mlp_first: {yaml_value(word)!r} refused" in shown
+
+
+@pytest.mark.parametrize("word", ["10", "1.5", "true", "null"])
+def test_text_that_looks_like_something_else_needs_quotes(tmp_path, word):
+    text = "published: {softmax: {mle: {source: %s}}}"
+    assert "published.softmax.mle.source: " in refusal(tmp_path, text % word, "write it in quotes")
+    (tmp_path / "right.yaml").write_text(text % f'"{word}"')
+    assert read_yaml(tmp_path / "right.yaml")["published"]["softmax"]["mle"]["source"] == word
+
+
+def refusal(folder, text: str, remedy: str) -> str:
+    """The line with this remedy, of what is said of an experiment file that has sections of `text`."""
+    (folder / "wrong.yaml").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_experiment(folder / "wrong.yaml")
+    lines = [line for line in str(caught.value).splitlines() if remedy in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{folder / 'wrong.yaml'}: "), str(caught.value)
+    return lines[0]
+
+
+def yaml_value(word: str):
+    """What a word means to whoever reads it."""
+    return True if word == "true" else int(word) if word == "1" else word.strip('"')
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *(("0", 0), ("-3", -3), ("+7", 7), ("128", 128), ("1e-3", 0.001), ("1E-3", 0.001), ("5.", 5.0), ("-.5", -0.5)),
+        *(("true", True), ("False", False), ("null", None), ("~", None), ("", None), ("yes", "yes"), ("no", "no")),
+        *(("00", "00"), ("01.5", "01.5"), ("1.5.2", "1.5.2"), ("12e", "12e"), ("inf", "inf"), ("2026-02-30",) * 2),
+        *(("'3'", "3"), ('"true"', "true"), ("''", ""), (">-\n  3", "3"), ("=", "="), ("\u0663", "\u0663")),
+    ],
+)
+def test_a_word_is_read_as_it_looks(tmp_path, word, value):
+    (tmp_path / "a.yaml").write_text(f"key: {word}\n")
+    read = read_yaml(tmp_path / "a.yaml")["key"]
+    assert read == value and type(read) is type(value)
+
+
+def test_shipped_files_mean_the_same_to_every_reader_of_yaml():
+    for path in [ROOT / "config/config.yaml", *(ROOT / "config/experiments").glob("*.yaml")]:
+        assert read_yaml(path) == yaml.safe_load(path.read_text()), path
+
+
 def test_every_problem_of_a_file_is_told_at_once(tmp_path):
     content = changed(("training", "epoch"), 3)
     content["seeds"] = []
@@ -196,7 +314,17 @@ def test_suites_and_their_data_sets():
         ("seeds: [0\n", "not readable as YAML"),
         ("- a\n- b\n", "holds list"),
         ("", "holds NoneType"),
-        ("seeds: [0]\nseeds: [1]\n", "'seeds' stands twice"),
+        ("seeds: [0]\nseeds: [1]\n", "line 2: key 'seeds' stands twice; keep it once"),
+        ("data:\n  name: digits\n  name: cola\n", "line 3: key 'name' stands twice"),
+        (
+            "training: &a {epochs: 3}\ndirector:\n  training:\n    <<: *a\n",
+            "line 4: the merge key << is not read; write",
+        ),
+        ("training: {epochs: !!int '3'}\n", "line 1: the tag .*int is not read; leave it out"),
+        ("training: !env SECTION\n", "the tag !env is not read"),
+        ("seeds: &a [*a]\n", "not readable as YAML: .*recursive"),
+        ("? [1]\n: 2\n", "not readable as YAML: .*unhashable key"),
+        ("seeds: [0]\n---\nseeds: [1]\n", "not readable as YAML: expected a single document"),
     ],
 )
 def test_a_file_that_is_no_table_is_named(tmp_path, text, words):
@@ -204,6 +332,75 @@ def test_a_file_that_is_no_table_is_named(tmp_path, text, words):
     with pytest.raises(InputError, match=words) as caught:
         load_experiment(tmp_path / "broken.yaml")
     assert "broken.yaml" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path, monkeypatch):
+    def said(path):
+        with pytest.raises(InputError) as caught:
+            load_experiment(path)
+        assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "no such file" in said(tmp_path / "nothing.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    assert "is a directory" in said(tmp_path / "folder.yaml")
+    (tmp_path / "latin.yaml").write_bytes("data: {name: caf\u00e9}".encode("latin-1"))
+    assert "can't decode" in said(tmp_path / "latin.yaml") and "UTF-8" in said(tmp_path / "latin.yaml")
+    (tmp_path / "zero.yaml").write_bytes(b"data: \0")
+    assert "not readable as YAML" in said(tmp_path / "zero.yaml")
+
+    def forbidden(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", forbidden)
+    assert "permission denied" in said(tmp_path / "latin.yaml")
+
+
+@pytest.fixture
+def shipped(tmp_path):
+    """A folder with one experiment, and the configuration that the test writes into it."""
+    (tmp_path / "experiments").mkdir()
+    for name in ("digits", "no", "2024"):
+        (tmp_path / f"experiments/{name}.yaml").write_text(DIGITS.read_text())
+
+    def write(text):
+        (tmp_path / "config.yaml").write_text(text)
+        return tmp_path / "config.yaml"
+
+    return write
+
+
+def test_the_configuration_is_read_as_it_is_written_whatever_snakemake_made_of_it(shipped):
+    for text, given, words in [
+        ("experiments: [digits]\ncompute: {threads: 010}", {"threads": 8}, "compute.threads: '010' refused"),
+        ("experiments: [digits]\ncompute: {threads: yes}", {"threads": True}, "compute.threads: 'yes' refused"),
+        ("experiments: [digits]\ncompute: {compile: on}", {"compile": True}, "write true or false"),
+        ("experiments: [digits]\ncompute: {threads: 1, threads: 2}", {"threads": 2}, "line 2: key 'threads' stands"),
+        ("experiments: [digits]\ncompute: {<<: {threads: 2}}", {"threads": 2}, "line 2: the merge key <<"),
+    ]:
+        file = shipped(text)
+        with pytest.raises(InputError) as caught:
+            load_configuration({"experiments": ["digits"], "compute": given}, file)
+        assert str(caught.value).startswith(f"{file}: ") and words in str(caught.value)
+    assert list(load_configuration({}, shipped("experiments: [no]"))[1]) == ["no"]
+
+
+def test_what_the_command_line_says_is_read_as_a_file_is(shipped):
+    """Snakemake hands on the values inside brackets as text."""
+    file = shipped("experiments: [digits]\ncompute: {device: cpu, threads: 3}")
+    for given, expected in [
+        ({}, ("cpu", False, 3)),
+        ({"compute": {"threads": "2", "compile": "true"}}, ("cpu", True, 2)),
+        ({"compute": {"device": "cuda"}}, ("cuda", False, 3)),
+    ]:
+        compute = load_configuration(given, file)[0].compute
+        assert (compute.device, compute.compile, compute.threads) == expected
+    assert list(load_configuration({"experiments": ["2024"]}, file)[1]) == ["2024"]
+    for value in ("010", "1_0", "2.0", "true", ".inf", True, 2.0, float("inf"), float("nan"), "null", None):
+        with pytest.raises(InputError) as caught:
+            load_configuration({"compute": {"threads": value}}, file)
+        assert f"--config over {file}: compute.threads: " in str(caught.value)
+        assert "decimal digits, as 10" in str(caught.value)
 
 
 def digits(**changes) -> Experiment:

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import logging
 import shutil
 import tarfile
 import zipfile
@@ -14,7 +15,7 @@ import pytest
 from director.data import cola, cola_ood, imdb
 from director.data.catalogue import split_of
 from director.data.dataset import Dataset
-from director.data.sources import Unavailable
+from director.data.sources import Unavailable, content_digest
 from director.data.splits import load_split, write_split
 from director.data.texts import Texts
 from director.errors import InputError
@@ -30,6 +31,11 @@ REVIEWS = {
     "test": [("Bad", 0), ("Awful", 0), ("Zest", 1), ("Fine", 1)],  # one text of the train part too
 }
 IN_ORDER = ["Bad", "Dull.<br />", "A joy", "café", "Awful", "Bad", "Fine", "Zest"]
+OUT = "out_of_domain_dev.tsv"
+
+
+def digest(labels, texts):
+    return content_digest(labels, map(str.encode, texts))
 
 
 def unavailable(*words, **options):
@@ -42,7 +48,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DIRECTOR_DATA", str(tmp_path))
     monkeypatch.setattr(cola, "COUNTS", {TRAIN: (1, 2), DEV: (1, 0)})
+    rows = {TRAIN: digest([1, 0, 1], SENTENCES[:3]), DEV: digest([0], SENTENCES[3:]), OUT: digest([1], ["Out."])}
+    monkeypatch.setattr(cola, "SHA256", rows)
+    monkeypatch.setattr(cola_ood, "COUNTS", {OUT: (0, 1)})
     monkeypatch.setattr(imdb, "OF_EACH", 2)
+    rows = {part: digest([0, 0, 1, 1], texts) for part, texts in (("train", IN_ORDER[:4]), ("test", IN_ORDER[4:]))}
+    monkeypatch.setattr(imdb, "SHA256", rows)
     for module in (cola, imdb):
         monkeypatch.setattr(module, "download", unavailable)
     monkeypatch.setattr(imdb, "from_hub", unavailable)
@@ -63,20 +74,21 @@ def write_tsv(folder, **changes):
 # -- CoLA --------------------------------------------------------------------------------------------------------------
 
 
-def write_cola_zip(path):
+def write_cola_zip(path, monkeypatch):
     with zipfile.ZipFile(path, "w") as file:
         for name, content in TSV.items():
             file.writestr(f"cola_public/raw/{name}", content)
+    monkeypatch.setattr(cola, "MD5", md5(path))
 
 
 @pytest.mark.parametrize("form", ["files", "archive's folders", "archive", "publisher"])
 def test_cola_is_the_same_from_every_source(folder, monkeypatch, form):
     if form == "publisher":
-        write_cola_zip(folder / "downloaded.zip")
-        monkeypatch.setattr(cola, "download", lambda url, target: folder / "downloaded.zip")
+        write_cola_zip(folder / "downloaded.zip", monkeypatch)
+        monkeypatch.setattr(cola, "download", lambda url, target, md5: folder / "downloaded.zip")
     elif form == "archive":
         (folder / "cola").mkdir()
-        write_cola_zip(folder / "cola" / cola.ARCHIVE)
+        write_cola_zip(folder / "cola" / cola.ARCHIVE, monkeypatch)
     else:
         write_tsv(folder / ("cola" if form == "files" else "cola/cola_public/raw"))
     found = saved(cola.fetch({}), folder / "fetched")
@@ -116,6 +128,78 @@ def test_half_of_cola_is_not_cola(folder):
 
 def test_cola_that_is_nowhere_says_how_to_provide_it(folder):
     with pytest.raises(InputError, match=r"cola was not found.*in_domain_train\.tsv and in_domain_dev\.tsv.*https://"):
+        cola.fetch({})
+
+
+WINDOWS = {name: b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n") for name, content in TSV.items()}
+
+
+def test_line_ends_and_a_byte_order_mark_are_no_content(folder):
+    """A carriage return at the end of every sentence was taken for the published set, its numbers being right."""
+    write_tsv(folder / "cola", **WINDOWS)
+    found = cola.fetch({})
+    assert list(found.inputs) == SENTENCES and found.labels.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("part", "old", "new"),
+    [
+        (TRAIN, b'The "keys" are here.', b'"The ""keys"" are here."'),  # as a spreadsheet writes it
+        (TRAIN, b'"keys"', "“keys”".encode()),  # as an editor does
+        (TRAIN, b"\t1\t\tThe", b"\t1\t\t The"),
+        (DEV, b"sleep.", b"sleep. "),
+    ],
+)
+def test_cola_with_the_right_numbers_and_another_content_is_refused_by_name(folder, part, old, new):
+    assert old in TSV[part]
+    write_tsv(folder / "cola", **{part: TSV[part].replace(old, new)})
+    with pytest.raises(InputError, match=rf"cola/{part}: not the published content.*spreadsheet.*take the publisher's"):
+        cola.fetch({})
+
+
+def test_labels_that_changed_places_are_another_content(folder):
+    lines = TSV[TRAIN].replace(b"\t0\t*", b"\t1\t*").replace(b"\t1\t\tThe", b"\t0\t\tThe")
+    write_tsv(folder / "cola", **{TRAIN: lines})
+    with pytest.raises(InputError, match=r"in_domain_train\.tsv: not the published content"):
+        cola.fetch({})
+
+
+def test_what_only_the_users_file_has_of_its_own_is_no_reason_to_delete_it(folder):
+    write_tsv(folder / "cola", **{TRAIN: TSV[TRAIN] * 2})
+    with pytest.raises(InputError) as error:
+        cola.fetch({})
+    assert "delete" not in str(error.value) and "damaged" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cola", "CoLA", "cola_public", "cola_public/raw", "raw", "CoLA/cola_public/raw"])
+def test_cola_is_found_under_the_names_it_has(folder, name):
+    write_tsv(folder / "data" / name)
+    with pytest.MonkeyPatch.context() as patch:
+        for below in ("data", f"data/{name}"):
+            patch.setenv("DIRECTOR_DATA", str(folder / below))
+            assert list(cola.fetch({}).inputs) == SENTENCES
+
+
+@pytest.mark.parametrize("name", ["cola_ood", "CoLA", "cola", "cola_public/raw"])
+def test_the_other_domain_is_found_where_cola_is_and_under_its_own_name(folder, name):
+    write_tsv(folder / name, **{OUT: b"clc95\t1\t\tOut."})
+    assert list(cola_ood.fetch({}).inputs) == ["Out."]
+
+
+def test_glues_cola_is_passed_over_with_a_word(folder, caplog):
+    (folder / "CoLA").mkdir()
+    (folder / "CoLA" / "train.tsv").write_bytes(TSV[TRAIN])
+    with pytest.raises(InputError, match="cola was not found"):
+        cola.fetch({})
+    assert f"{folder / 'CoLA'} is not used: it has no form of cola that is read" in caplog.text
+
+
+def test_an_archive_that_a_browser_or_wget_named_is_found(folder, monkeypatch):
+    (folder / "cola").mkdir()
+    write_cola_zip(folder / "cola" / f"{cola.ARCHIVE}?download=1", monkeypatch)
+    assert list(cola.fetch({}).inputs) == SENTENCES
+    monkeypatch.setattr(cola, "MD5", "0" * 32)
+    with pytest.raises(InputError, match=r"zip\?download=1: MD5"):
         cola.fetch({})
 
 
@@ -236,6 +320,50 @@ def test_a_damaged_parquet_file_is_named(folder, harm):
         imdb.fetch({})
 
 
+@pytest.mark.parametrize("form", ["parquet", "files", "hub"])
+def test_imdb_with_the_right_numbers_and_another_content_is_refused_by_name(folder, monkeypatch, form):
+    changed = table("train", text=["Dull.<br/>", "Bad", "A joy", "café"])
+    if form == "parquet":
+        write_parquet(folder / "imdb", changed)
+    elif form == "files":
+        write_tree(folder / "aclImdb")
+        (folder / "aclImdb/train/neg/0_7.txt").write_text("Dull.<br/>")
+    else:
+        monkeypatch.setattr(imdb, "from_hub", lambda repository, part, config: changed)
+    where = {"parquet": r"train\.parquet", "files": "aclImdb/train", "hub": "stanfordnlp/imdb, train"}[form]
+    with pytest.raises(InputError, match=rf"{where}: not the published content"):
+        imdb.fetch({})
+
+
+def test_a_byte_order_mark_is_no_part_of_a_review(folder):
+    write_tree(folder / "aclImdb")
+    path = folder / "aclImdb/train/pos/3_7.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert list(imdb.fetch({}).inputs) == IN_ORDER
+
+
+@pytest.mark.parametrize("name", ["aclImdb", "imdb/aclImdb", "imdb", "IMDB", "IMDB/aclImdb"])
+def test_imdb_is_found_under_the_names_it_has(folder, monkeypatch, name):
+    write_tree(folder / "data" / name)
+    for below in ("data", f"data/{name}"):
+        monkeypatch.setenv("DIRECTOR_DATA", str(folder / below))
+        assert list(imdb.fetch({}).inputs) == IN_ORDER
+
+
+def test_parquet_files_in_a_folder_called_imdb_in_capitals(folder):
+    write_parquet(folder / "IMDB")
+    assert list(imdb.fetch({}).inputs) == IN_ORDER
+
+
+def test_of_two_folders_the_one_that_is_not_used_is_reported(folder, caplog):
+    write_tree(folder / "aclImdb")
+    write_parquet(folder / "imdb")
+    with caplog.at_level(logging.INFO):
+        assert imdb.fetch({}).about["source"] == "Parquet files"
+    assert f"imdb: from {folder / 'imdb'}" in caplog.text
+    assert f"{folder / 'aclImdb'} is not used, since {folder / 'imdb'} comes before it" in caplog.text
+
+
 def test_bad_files_of_imdb_are_named(folder):
     write_tree(folder / "imdb" / "aclImdb")
     path = folder / "imdb/aclImdb/test/pos/2_7.txt"
@@ -292,6 +420,31 @@ def test_published_cola_is_whole(shared, monkeypatch):
     ]
     assert [line.split("\t")[3] for line in lines] == list(pool.inputs)
     assert "José ate cabbage, and Holly has too." in list(pool.inputs)
+
+
+def test_published_cola_from_windows_is_the_same_set(shared, monkeypatch, tmp_path):
+    monkeypatch.setenv("DIRECTOR_DATA", str(shared / "data"))
+    expected = saved(cola.fetch({}), tmp_path / "expected").about["fingerprint"]
+    (tmp_path / "cola").mkdir()
+    for name in (TRAIN, DEV):
+        content = (shared / "data/cola" / name).read_bytes()
+        (tmp_path / "cola" / name).write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    monkeypatch.setenv("DIRECTOR_DATA", str(tmp_path))
+    assert saved(cola.fetch({}), tmp_path / "found").about["fingerprint"] == expected
+
+
+def test_published_cola_from_a_spreadsheet_is_refused(shared, monkeypatch, tmp_path):
+    """All its lines and labels are there; sentences that hold quotes have more of them."""
+    import csv
+
+    (tmp_path / "cola").mkdir()
+    for name in (TRAIN, DEV):
+        lines = (shared / "data/cola" / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        with (tmp_path / "cola" / name).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, delimiter="\t").writerows(line.split("\t") for line in lines)
+    monkeypatch.setenv("DIRECTOR_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=r"in_domain_train\.tsv: not the published content"):
+        cola.fetch({})
 
 
 def test_published_imdb_is_whole(shared, monkeypatch):

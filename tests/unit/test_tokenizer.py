@@ -7,7 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
+from director.data.dataset import Dataset
+from director.data.examples import TextExamples
+from director.data.texts import Texts
 from director.data.tokenizer import (
+    check_length,
     encode,
     load_tokenizer,
     pad_id,
@@ -16,6 +20,7 @@ from director.data.tokenizer import (
     vocabulary_size,
 )
 from director.errors import InputError
+from director.models.transformers import TextTransformer
 
 CORPUS = ["The keys to the cabinet are here.", "the key is old", "keys, and cabinets!", "wxyz"] * 2
 
@@ -110,6 +115,26 @@ def test_a_pretrained_tokenizer_keeps_its_ids_and_marks(pretrained):
     ids, lengths, cut = encode(tokenizer, ["the key the key", "key"], 4)
     assert lengths.tolist() == [4, 3] and cut == 1 and ids[3] == 1  # [SEP] is kept at the end of what was cut
     assert ids.dtype == np.int32
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["marks around each text", "no marks"])
+def test_a_length_that_leaves_nothing_of_a_text_is_refused(pretrained, marked):
+    """By the model and by the examples: whichever is made first, before anything is trained."""
+    tokenizer, marks = (pretrained_tokenizer(str(pretrained)), 2) if marked else (train_tokenizer(CORPUS, 60), 0)
+    sizes = {"width": 4, "depth": 1, "heads": 1, "mlp_width": 4, "classes": 2}
+    texts = Dataset.clean("words", Texts.of(["the key"]), None)
+    users = (
+        lambda length: check_length(tokenizer, length),
+        lambda length: TextExamples(texts, tokenizer, length),
+        lambda length: TextTransformer(tokenizer=tokenizer, max_length=length, **sizes),
+    )
+    for use in users:
+        for length in range(marks + 1):
+            with pytest.raises(InputError, match=rf"max_length is {length}, .* use {marks + 1} or more"):
+                use(length)
+        use(marks + 1)
+    text = tokens_of(tokenizer, "the key", max_length=marks + 1)
+    assert "the" in text[0] and len(text[0]) == marks + 1
 
 
 def test_a_package_brings_a_pretrained_model(tmp_path, monkeypatch, pretrained):

@@ -11,8 +11,8 @@ def failures(flag):
 
 # The flag of a store that is gone is not true and is taken away, so that `publish` fills the new one.
 if workflow.is_main_process:
-    for flag in filter(is_lost, (RUNS_PUBLISHED, TABLES_PUBLISHED)):
-        Path(flag).unlink()
+    for untrue in filter(is_lost, (RUNS_PUBLISHED, TABLES_PUBLISHED)):
+        Path(untrue).unlink(missing_ok=True)
 
 
 localrules:
