@@ -24,4 +24,4 @@ rule all:
     input:
         MAIN,
         OTHER_TABLES,
-        FIGURES,
+        FIGURES_TO_SHOW,

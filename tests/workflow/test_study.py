@@ -1,6 +1,7 @@
 """The main job, end to end, on real input: what it leaves behind."""
 
 import json
+import shutil
 import zipfile
 
 import numpy as np
@@ -189,6 +190,18 @@ def test_report_holds_the_figures_and_their_captions(study, tmp_path):
         page = archive.read(next(name for name in names if name.endswith("report.html"))).decode()
     assert sum(name.endswith(".svg") for name in names) >= 4
     assert "over-confident" in page and "transition kernel" in page
+
+
+def test_report_straight_after_the_main_job_shows_what_is_there(study, tmp_path):
+    copied = study.copy(tmp_path / "copied")
+    shutil.rmtree(copied.folder / "results/figures")
+    copied.snakemake("--report", "report.zip")
+    with zipfile.ZipFile(copied.folder / "report.zip") as archive:
+        names = archive.namelist()
+    assert any(name.endswith("main.csv") for name in names) and not any(name.endswith(".svg") for name in names)
+    shutil.rmtree(copied.folder / "results/tables")
+    ended = copied.snakemake("--report", "report.zip", check=False)
+    assert ended.returncode and "run snakemake --cores 8 results/tables/main.csv first" in ended.stderr
 
 
 def test_lint_is_clean(study):

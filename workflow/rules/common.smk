@@ -1,6 +1,7 @@
 # Paths, and short names for what the plan computes (director/plan.py). A run folder is the identity of what lies in it, and
 # its path the name in MLflow.
 import shutil
+import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -38,6 +39,11 @@ COMPARISON = "results/runs/{experiment}/comparison.csv"
 MAIN = "results/tables/main.csv"
 OTHER_TABLES = expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
 FIGURES = [f"results/figures/{experiment}/{figure}.svg" for experiment in PLAN.experiments for figure in PLAN.figures(experiment)]
+# A report shows what is there: straight after the main job, the tables. Snakemake tells nobody that it is making one.
+IS_REPORT = any(word.partition("=")[0] == "--report" for word in sys.argv)
+FIGURES_TO_SHOW = [figure for figure in FIGURES if not IS_REPORT or Path(figure).exists()]
+if IS_REPORT and not Path(MAIN).exists():
+    raise WorkflowError(f"{MAIN} is not there, so there is nothing to report; run snakemake --cores 8 {MAIN} first")
 RUNS_PUBLISHED = "results/published/runs.json"
 TABLES_PUBLISHED = "results/published/tables.json"
 ENVIRONMENT = "../../environment.yml"
