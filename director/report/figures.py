@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
+from director.files import reading
 from director.numbers.metrics import ece_15, reliability, risk_coverage
 from director.numbers.suites import suite_file, suites_of
 from director.report.style import Figure, dash, load_rows, log_ticks, own_style, row_name, save_figure, sns
@@ -154,18 +155,17 @@ def plot_depth(manifest_files: Iterable[str | Path], out_file: str | Path) -> No
     lines = []
     predicted = [(manifest, suite) for manifest in manifest_files for suite in suites_of(manifest) if suite != "val"]
     for path in [suite_file(manifest, suite, "depth.npz") for manifest, suite in predicted]:
-        with np.load(path, allow_pickle=False) as file:
+        remedy = "delete it and the manifest beside it, and run the same command again"
+        with reading(path, "a file of uncertainty along the depth", remedy), np.load(path, allow_pickle=False) as file:
             variance, severity, about = file["variance"], file["severity"], json.loads(str(file["about"]))
-        suite = about["suite"]
+            suite, student, seed = about["suite"], f"{about['method']}, teacher {about['backbone']}", about["seed"]
+            if variance.ndim != 2 or severity.shape != variance.shape[:1]:
+                raise ValueError(f"variance is {variance.shape}, severity {severity.shape}")
         has_own_curve = suite == "shifted" or suite.startswith("ood-")
         for level in np.unique(severity):
             inputs = suite if has_own_curve else f"severity {level}" if level else "clean"
             steps = enumerate(variance[severity == level].mean(0), start=1)
-            run = {
-                "student": f"{about['method']}, teacher {about['backbone']}",
-                "seed": about["seed"],
-                "inputs": inputs,
-            }
+            run = {"student": student, "seed": seed, "inputs": inputs}
             lines += [run | {"step": step, "variance": value} for step, value in steps]
     table = pd.DataFrame(lines)
     students, inputs = table["student"].unique(), sorted(table["inputs"].unique())

@@ -160,6 +160,12 @@ def test_trap_26_no_tasks_per_gpu_beside_a_gpu_request(study):
     assert "--gres" in line and "#" in line, "and says why"
 
 
+def test_conda_is_refused_with_the_remedy(fresh):
+    """The copy of environment.yml that Snakemake would make an environment from has no lock beside it."""
+    ended = fresh.snakemake("--cores", "1", WEIGHTS, "--sdm", "conda", check=False)
+    assert ended.returncode and "give the same command without --sdm conda" in ended.stdout + ended.stderr
+
+
 class Asked(dict):
     """Resources as Snakemake hands them to an executor: of a mapping, and by attribute."""
 

@@ -114,4 +114,6 @@ def test_references_lead_to_what_exists_here(path):
         if heading:
             headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
             assert heading in headings, f"{path} names {heading!r} of {name}; it has {headings}"
+    for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", text):
+        assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{path} names {test} of {file}"
     assert not re.search(r"\b(method|baselines|protocols|toolchain|traps)\.md, section \d", text)
