@@ -6,10 +6,11 @@ need from the entry, and nothing else knows a method by its name.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Randomness = Literal["none", "dropout", "noise"]
+NOISE, TEMPERATURE = "_noise", "_temperature"  # endings of methods that are made of others
 POOLED = "pooled"  # in place of the seed, of a run that is made of all seeds
 
 
@@ -19,31 +20,46 @@ class Method:
 
     A method either predicts with a trained model, or scales or pools what another method predicts.
 
-    weights: what it predicts with, the `backbone` or the `student` that it trains on the backbone's path. randomness:
-    where its samples come from: `none` (one pass), `dropout` masks, or the model's own `noise`. posterior: it needs a
-    backbone whose attention is random. scales: the method whose predictions it divides by a temperature. pools: the
-    method whose runs of all seeds it averages. samples: numbers of samples S of an experiment, one row of the table
-    for each; None for a single pass.
+    weights: what it predicts with, the `backbone`, the same at its epoch of the lowest validation NLL (`early`), or the
+    `student` that it trains on the backbone's path. randomness: where its samples come from: `none` (one pass),
+    `dropout` masks, or the model's own `noise`. posterior: the attention whose posterior it samples. scales: the
+    method whose predictions it divides by a temperature. pools: the method whose runs of all seeds it averages.
+    samples: numbers of samples S of an experiment, one row of the table for each; None for a single pass. student: the
+    method whose training gives the student that it predicts with. fits_noise: the scale of the noise is fitted on
+    validation data.
+
+    Two endings make further methods of these, see `director.settings.experiment.Experiment.method`: `<method>_noise` of
+    a student, and `<method>_temperature` of any method that has validation predictions.
     """
 
     name: str
-    weights: Literal["backbone", "student"] | None = None
+    weights: Literal["backbone", "early", "student"] | None = None
     randomness: Randomness = "none"
-    posterior: bool = False
+    posterior: str | None = None
     scales: str | None = None
     pools: str | None = None
     samples: Callable[[Any], list[int]] | None = None
+    student: str | None = None
+    fits_noise: bool = False
+
+    def with_fitted_noise(self) -> "Method":
+        """This method with its noise scaled; its row has the most samples, with which the scale is fitted."""
+        samples = self.samples
+        return replace(self, name=self.name + NOISE, samples=lambda chosen: [max(samples(chosen))], fits_noise=True)
+
+    def with_temperature(self) -> "Method":
+        """What this method predicts, divided by a temperature."""
+        return Method(self.name + TEMPERATURE, scales=self.name)
 
 
 @dataclass(frozen=True)
 class Attention:
     """One kind of attention that a backbone may have in place of softmax.
 
-    posterior: whether it is random, so that a row may sample it. settings: its section of an experiment's settings.
+    settings: its section of an experiment's settings, as `KepSvgp` in director/settings/training.py.
     """
 
     name: str
-    posterior: bool
     settings: Callable[[Any], Any]
 
 
@@ -51,25 +67,30 @@ METHODS = {
     method.name: method
     for method in (
         Method("mle", "backbone"),
+        Method("mle_early", "early"),
         Method("temperature", scales="mle"),
         Method(
             "mc_dropout", weights="backbone", randomness="dropout", samples=lambda chosen: chosen.mc_dropout.samples
         ),
         Method("ensemble", pools="mle"),
-        Method("kep_svgp", "backbone", "noise", posterior=True, samples=lambda chosen: chosen.kep_svgp.samples),
-        Method("director", "student", "noise", samples=lambda chosen: chosen.director.samples),
-        Method("director_temperature", scales="director"),
+        Method("kep_svgp", "backbone", "noise", posterior="kep_svgp", samples=lambda chosen: chosen.kep_svgp.samples),
+        Method("sgpa", "backbone", "noise", posterior="sgpa", samples=lambda chosen: chosen.sgpa.samples),
+        Method("temperature_ensemble", pools="temperature"),
+        Method("director", "student", "noise", samples=lambda chosen: chosen.director.samples, student="director"),
     )
 }
 STUDENT = METHODS["director"]  # `director_<name>` is this method with the settings of the variant <name>
 
 ATTENTIONS = {
     attention.name: attention
-    for attention in (Attention("kep_svgp", posterior=True, settings=lambda chosen: chosen.kep_svgp),)
+    for attention in (
+        Attention("kep_svgp", settings=lambda chosen: chosen.kep_svgp),
+        Attention("sgpa", settings=lambda chosen: chosen.sgpa),
+    )
 }
 # softmax attention in every layer, or another in all layers, or in the last so many
 BACKBONE_PATTERN = f"^(softmax|({'|'.join(ATTENTIONS)})_(all|[1-9][0-9]*))$"
-METHOD_PATTERN = f"^({'|'.join(METHODS)}|{STUDENT.name}_[a-z0-9_]+)$"
+METHOD_PATTERN = f"^({'|'.join(METHODS)}|{STUDENT.name}_[a-z0-9_]+)({NOISE})?({TEMPERATURE})?$"
 
 
 def attention_of(backbone: str, depth: int) -> tuple[Attention | None, int]:

@@ -32,6 +32,18 @@ def unfold(batch: Tensor, samples: int) -> Tensor:
     return batch.unflatten(0, (samples, -1))
 
 
+class ScaledNoise:
+    """Another noise, multiplied by a number: its standard deviation in place of 1."""
+
+    def __init__(self, noise: Noise, scale: float) -> None:
+        if not 0 <= scale < float("inf"):
+            raise InputError(f"a noise scale is 0 or more and finite, not {scale}")
+        self.noise, self.scale = noise, scale
+
+    def __call__(self, step: int, shape: Sequence[int], mask: Tensor | None = None) -> Tensor:
+        return self.scale * self.noise(step, shape, mask)
+
+
 class BatchNoise:
     """One stream of noise for everything, on the generator's device: training."""
 

@@ -31,7 +31,10 @@ MODELS = {
     "text": "director.models.transformers:TextTransformer",
 }
 STUDENT_MODEL = "director.models.student:Director"
-ATTENTIONS = {"kep_svgp": "director.models.attention:KernelEigenpairAttention"}
+ATTENTIONS = {
+    "kep_svgp": "director.models.attention:KernelEigenpairAttention",
+    "sgpa": "director.models.attention:SparseGaussianProcessAttention",
+}
 
 
 class Run(NamedTuple):
@@ -110,10 +113,16 @@ class Plan:
         return [Job(experiment, backbone, seed, source) for seed in self.experiments[experiment].seeds]
 
     def students(self, experiment: str, backbone: str) -> list[str]:
-        """Methods that are distilled from a backbone, also where the table has only their scaled row."""
+        """Methods whose students are distilled from a backbone, also where the table has only rows made of them."""
         names = self.experiments[experiment].methods.get(backbone, [])
-        sources = [self.method(experiment, name).scales or name for name in names]
-        return [name for name in dict.fromkeys(sources) if self.method(experiment, name).weights == "student"]
+        students = [self.predicted(experiment, name).student for name in names]
+        return list(dict.fromkeys(filter(None, students)))
+
+    def predicted(self, experiment: str, name: str) -> Method:
+        """The method that predicts with a model what a row scales or pools; of any other row its own."""
+        method = self.method(experiment, name)
+        source = method.scales or method.pools
+        return self.predicted(experiment, source) if source else method
 
     def trained(self, experiment: str) -> list[Job]:
         """Everything that an experiment trains: its backbones (method `backbone`), then their students."""
@@ -122,16 +131,17 @@ class Plan:
         trained += [(backbone, name) for backbone in chosen.methods for name in self.students(experiment, backbone)]
         return [Job(experiment, backbone, seed, name) for backbone, name in trained for seed in chosen.seeds]
 
-    def names(self, *, weights: str) -> list[str]:
+    def names(self, *, weights: str, fits_noise: bool = False) -> list[str]:
         """Names of all methods that predict with these weights, in any experiment."""
-        jobs = [(name, backbone) for name in self.experiments for backbone in self.experiments[name].methods]
-        found = {student for pair in jobs for student in self.students(*pair)} if weights == "student" else set()
-        for experiment in self.experiments:
-            for _, name in self.rows(experiment):
-                method = self.method(experiment, name)
-                source = self.method(experiment, method.scales or method.pools or name)
-                found |= {source.name} if source.weights == weights else set()
-        return sorted(found)
+        rows = [(experiment, name) for experiment in self.experiments for _, name in self.rows(experiment)]
+        methods = [self.predicted(*row) for row in rows]
+        names = {method.name for method in methods if (method.weights, method.fits_noise) == (weights, fits_noise)}
+        return sorted(names)
+
+    def trained_students(self) -> list[str]:
+        """Names of all methods that train a student, in any experiment."""
+        pairs = [(name, backbone) for name in self.experiments for backbone in self.experiments[name].methods]
+        return sorted({student for pair in pairs for student in self.students(*pair)})
 
     # -- what jobs are told
 
@@ -143,6 +153,7 @@ class Plan:
             "training": chosen.training_of(backbone),
             "attention": chosen.attention_layers(backbone),
             "penalties": chosen.penalties_of(backbone),
+            "annealing": chosen.annealing_of(backbone),
         }
 
     def split_options(self, experiment: str) -> dict[str, Any]:
@@ -206,6 +217,7 @@ class Plan:
         shown = {
             "severity": self.experiments[experiment].data.corrupted,
             "depth": self.depths(experiment),
+            "noise": self.noise_fits(experiment),
             "bayes": self.known_probabilities(experiment),
         }
         return ["reliability", "risk_coverage", *(name for name, content in shown.items() if content)]
@@ -213,7 +225,16 @@ class Plan:
     def depths(self, experiment: str) -> list[Job]:
         """The predictions that hold uncertainty along the depth: those of every student that is a row of the table."""
         jobs = self.jobs(experiment)
-        return [job for job in jobs if self.method(experiment, job.method).weights == "student"]
+        return [job for job in jobs if self.method(experiment, job.method).student == job.method]
+
+    def noise_fits(self, experiment: str) -> list[Job]:
+        """The predictions whose noise scale is fitted, also where the table has only their scaled rows."""
+        jobs = [job._replace(method=self.predicted(experiment, job.method).name) for job in self.jobs(experiment)]
+        return [job for job in dict.fromkeys(jobs) if self.method(experiment, job.method).fits_noise]
+
+    def samplers(self, experiment: str) -> list[Job]:
+        """The rows that are roll-outs of a student, with its own noise or scaled."""
+        return [job for job in self.jobs(experiment) if self.method(experiment, job.method).student]
 
     def published(self) -> dict[str, Any]:
         """Published numbers: experiment -> backbone -> method -> numbers."""

@@ -50,6 +50,11 @@ def kep_attention(variant: str = "concat") -> dict[str, Any]:
     return {"kind": "kep_svgp", "layers": 1, "variant": variant, "rank": 2, "multiplier": 2}
 
 
+def sgpa_attention(kernel: str = "ard") -> dict[str, Any]:
+    """Sparse Gaussian process attention in the last layer."""
+    return {"kind": "sgpa", "layers": 1, "kernel": kernel, "inducing": 3}
+
+
 def changed(settings: BaseModel, **changes: Any) -> Any:
     """The settings with other values, checked again; a mapping changes single keys of a section."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
@@ -137,10 +142,11 @@ def trained_backbone(
     training: Training = TRAINING,
     attention: dict[str, Any] | None = None,
     penalties: dict[str, float] | None = None,
+    annealing: float = 0.0,
     **changes: Any,
 ) -> Path:
     """Train a backbone; gives the folder with its files. changes: of the job."""
-    train_backbone(training_job(folder, name, **changes), model, training, attention, penalties)
+    train_backbone(training_job(folder, name, **changes), model, training, attention, penalties, annealing)
     return folder / name
 
 

@@ -2,12 +2,14 @@
 
 `layer(x, mask, noise) -> (output, penalties)` and `layer.moments(x, mask) -> (mean, variance)`, with
 x [B, N, d], mask [B, N] (True = real token; padding never influences real tokens; None: all real),
-noise a callable `shape -> tensor` for one sample per row of the batch (None: the mean), and penalties the scalars
-that the layer's own training objective adds, by name. Output, mean and variance come after the output maps and
+noise a callable `(shape, mask) -> tensor` for one sample per row of the batch, the mask where the shape has a token
+axis (`director.noise.Noise`; None: the mean), and penalties the scalars that the layer's own training objective adds,
+by name. Output, mean and variance come after the output maps and
 before the residual; the variance is the marginal one, >= 0, of each element. `layer.fixed_length` says whether every
 input must have one and the same number of tokens, none of them padding.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -17,8 +19,11 @@ from torch import Tensor, nn
 from director.errors import InputError
 
 VARIANTS = ("concat", "sum")
+KERNELS = ("ard", "exponential")
+JITTER = 1e-6  # added to the diagonal of a kernel matrix, ten times as much while it cannot be factorised
+JITTERS = 12  # at most so often
 
-Draw = Callable[[tuple[int, ...]], Tensor]
+Draw = Callable[..., Tensor]
 Penalties = dict[str, Tensor]
 
 
@@ -174,14 +179,138 @@ class KernelEigenpairAttention(nn.Module):
         return 0.5 * (trace + distance - heads * rank**2) - logs
 
 
+class SparseGaussianProcessAttention(nn.Module):
+    """SGPA: each head's outputs are sparse Gaussian processes over the tokens, with a kernel in place of softmax.
+
+    Chen and Li, "Calibrating Transformers via Sparse Gaussian Processes", ICLR 2023 (the orthogonally decoupled form).
+    Per head, queries are keys, so that the kernel k is one: q = W_q x [N, dh], v_g = W_v x [N, dh] and, for the
+    inducing inputs z [M, d], k_b = W_q z [M, dh]. With K_bb + jitter I = C C' and A = C^{-1} K_bq [M, N], channel c of
+    a head has, at the tokens,
+
+        mean      K_qq v_g - A' A v_g + K_qb v_b
+        variance  k(q, q) + |A' S_c|^2 - |A|^2, of each token
+
+    and a sample is mean + sqrt(variance) eps, a draw per token and channel, before the output map W_o.
+
+    tokens: the largest N, for the scale at the start; any N is taken. dropout: rate behind the output map. kernel: with
+    lengths l and scale s^2 of the head, `ard` (squared exponential) s^2 exp(-|(a - b) / l|^2 / 2), or `exponential`
+    s^2 exp((a / l)'(b / l)). Both start as softmax attention is, with the exponent a'b / sqrt(dh) and, as its rows sum
+    to one, s^2 = 1 / tokens; q(u) starts as the prior. inducing: M.
+    """
+
+    fixed_length = False
+
+    def __init__(self, width: int, heads: int, tokens: int, dropout: float, *, kernel: str, inducing: int) -> None:
+        super().__init__()
+        check_heads(width, heads)
+        if kernel not in KERNELS:
+            raise InputError(f"kernel {kernel!r} is unknown: choose one of {', '.join(KERNELS)}")
+        if min(tokens, inducing) < 1:
+            raise InputError(f"tokens and inducing must be >= 1, not {tokens}, {inducing}")
+        channels = width // heads  # dh
+        self.heads, self.kernel = heads, kernel
+        self.q, self.v = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.o = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.log_sf = nn.Parameter(torch.full((heads,), -math.log(tokens)))  # log s^2
+        self.log_ls = nn.Parameter(torch.full((heads, channels), math.log(channels) / 4))  # log l
+        self.z = nn.Parameter(torch.randn(heads, inducing, width))
+        self.v_b = nn.Parameter(torch.zeros(heads, inducing, channels))
+        self.log_s = nn.Parameter(torch.zeros(heads, channels, inducing))  # row c is the log diagonal of S_c
+        self.lower = nn.Parameter(torch.zeros(heads, channels, inducing, inducing))  # strictly lower part used
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, noise: Draw | None = None) -> tuple[Tensor, Penalties]:
+        """Output [B, N, d]; penalty `kl`, a mean over inputs (not divided by the data size).
+
+        noise draws [B, N, d].
+        """
+        with _full_precision(x):
+            queries, whitened, mean, divergence = self._process(x, mask)
+            if noise is not None:
+                eps = _split(noise(tuple(x.shape), mask).to(mean.dtype), self.heads)
+                mean = mean + self._variance(queries, whitened).sqrt() * eps
+        return self.dropout(self.o(_merge(mean))), {"kl": divergence}
+
+    def moments(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Mean and marginal variance over the posterior process, both [B, N, d]."""
+        with _full_precision(x):
+            queries, whitened, mean, _ = self._process(x, mask)
+            variance = self._variance(queries, whitened)
+        return self.o(_merge(mean)), F.linear(_merge(variance), self.o.weight.square())
+
+    def _process(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q over the lengths [B, H, N, dh], A [B, H, M, N], the mean [B, H, N, dh] and the KL divergence."""
+        x = x.to(self.z.dtype)
+        if mask is not None:
+            x = x * mask[..., None]  # v_g of padding is zero, and with it all that padding adds to a sum over tokens
+        inverse_lengths = (-self.log_ls).exp()[:, None]  # [H, 1, dh]
+        queries, v_g = _split(self.q(x), self.heads) * inverse_lengths, _split(self.v(x), self.heads)
+        # The factor is of M inducing points that may nearly coincide, and the same for all inputs: in float64.
+        weight = self.q.weight.unflatten(0, (self.heads, -1))  # [H, dh, d]
+        inducing = self.z.double() @ weight.double().mT * inverse_lengths.double()  # k_b over the lengths, [H, M, dh]
+        k_bb = self._kernel(inducing, inducing)
+        identity = torch.eye(len(k_bb[0]), dtype=k_bb.dtype, device=k_bb.device)
+        inverse = torch.linalg.solve_triangular(_cholesky(k_bb), identity, upper=False).to(x.dtype)  # C^{-1}
+        k_qb = self._kernel(queries, inducing.to(x.dtype))  # [B, H, N, M]
+        whitened = inverse @ k_qb.mT
+        orthogonal = self._kernel(queries, queries) @ v_g - whitened.mT @ (whitened @ v_g)
+        divergence = self._divergence(k_bb.to(x.dtype)) + (v_g * orthogonal).sum() / (2 * len(x))
+        return queries, whitened, orthogonal + k_qb @ self.v_b, divergence
+
+    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        """k of points over the lengths, [..., H, N, dh] and [..., H, M, dh] -> [..., H, N, M]."""
+        exponent = a @ b.mT
+        if self.kernel == "ard":
+            exponent = exponent - a.square().sum(-1)[..., :, None] / 2 - b.square().sum(-1)[..., None, :] / 2
+        return (self.log_sf.to(a.dtype)[:, None, None] + exponent).exp()
+
+    def _variance(self, queries: Tensor, whitened: Tensor) -> Tensor:
+        """[B, H, N, dh], > 0."""
+        exponent = self.log_sf[:, None]  # log k(q, q), [H, 1] or [B, H, N]
+        if self.kernel == "exponential":
+            exponent = exponent + queries.square().sum(-1)
+        factors = self._factors()
+        excess = factors @ factors.mT - torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+        pairs = (whitened[..., :, None, :] * whitened[..., None, :, :]).flatten(2, 3)  # [B, H, M*M, N]
+        variance = exponent.exp()[..., None] + pairs.mT @ excess.flatten(2).mT
+        return variance.clamp(min=torch.finfo(variance.dtype).tiny)  # rounding; a square root has no slope at zero
+
+    def _factors(self) -> Tensor:
+        """S_c, lower triangular with positive diagonal: [H, c, M, M]."""
+        return self.lower.tril(-1) + torch.diag_embed(self.log_s.exp())
+
+    def _divergence(self, k_bb: Tensor) -> Tensor:
+        """The part of KL(q || p) that is the same for all inputs, summed over heads and channels."""
+        distance = (self.v_b * (k_bb @ self.v_b)).sum()
+        return (self._factors().square().sum() + distance - self.log_s.numel()) / 2 - self.log_s.sum()
+
+
 # attention that a backbone may have in place of softmax: kind -> layer, called with width, heads, tokens, dropout and
 # the keywords of its own settings
-ATTENTIONS: dict[str, type[nn.Module]] = {"kep_svgp": KernelEigenpairAttention}
+ATTENTIONS: dict[str, type[nn.Module]] = {"kep_svgp": KernelEigenpairAttention, "sgpa": SparseGaussianProcessAttention}
 
 
 def _orthogonal(heads: int, rows: int, columns: int) -> nn.Parameter:
     """Per head a matrix [rows, columns] with orthonormal columns (or rows, where these are fewer)."""
     return nn.Parameter(torch.stack([nn.init.orthogonal_(torch.empty(rows, columns)) for _ in range(heads)]))
+
+
+def _full_precision(x: Tensor) -> torch.autocast:
+    """Context without the caller's autocast: a variance is a small difference of large numbers."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """Lower factors of positive semi-definite matrices [H, M, M] with the least jitter on the diagonal that they need.
+
+    Not finite where the matrices are not.
+    """
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for power in range(JITTERS):
+        factors, failures = torch.linalg.cholesky_ex(matrix + JITTER * 10**power * identity)
+        if not failures.any():
+            return factors
+    return torch.full_like(matrix, torch.nan)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

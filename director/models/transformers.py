@@ -215,7 +215,7 @@ class ImageTransformer(Transformer):
     """The paper's vision transformer: no class token, learned positions, mean pooling.
 
     image_size, patch: pixels, square. mlp_width: hidden units of the MLP, whose linears are both followed by GELU
-    and dropout. dropout: there, and after kernel-eigenpair attention. attention: see `Transformer`.
+    and dropout. dropout: there, and after attention that is a Gaussian process. attention: see `Transformer`.
     """
 
     kind = "image_transformer"

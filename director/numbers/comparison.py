@@ -312,6 +312,40 @@ def paired_bootstrap(
     return _interval(values[: len(runs)], values[len(runs) :], level)
 
 
+def compare_pair(
+    first: Predictions,
+    second: Predictions,
+    *,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    names: tuple[str, str] = ("the first", "the second"),
+) -> list[dict[str, Any]]:
+    """One line per metric (of METRICS): its value for each, and the difference as `paired_bootstrap` has it.
+
+    names: what to call the two in an error. `InputError` as there.
+    """
+    _require_level(replicates, level)
+    if seed < 0:
+        raise InputError(f"seed {seed}: give 0 or more")
+    classes = [side.logits.shape[2] for side in (first, second)]
+    if classes[0] != classes[1]:
+        raise InputError(f"{names[0]} has {classes[0]} classes, {names[1]} {classes[1]}: compare those of one data set")
+    draws = draw(first, replicates, (seed,))
+    try:
+        values = [
+            resampled(draws, aligned(draws, run, name), METRICS)
+            for name, run in zip(names, (first, second), strict=True)
+        ]
+    except InputError as error:
+        raise InputError(f"{names[0]} and {names[1]}: {error}") from error
+    sides = [(metric, *(side[metric] for side in values)) for metric in METRICS]
+    return [
+        {"metric": metric, "first": _or_none(a[0]), "second": _or_none(b[0]), **_interval([a], [b], level)}
+        for metric, a, b in sides
+    ]
+
+
 def compare_rows(
     manifest_files: Sequence[str | Path],
     out_file: str | Path,

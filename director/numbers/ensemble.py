@@ -18,13 +18,12 @@ COLUMNS = ("example", "shift", "severity", "labels")
 
 def pool_ensemble(
     manifest_files: Sequence[str | Path],
-    cost_files: Sequence[str | Path],
     folder: str | Path,
     about: Mapping[str, Any],
 ) -> None:
     """Write the predictions of an ensemble of M members into `folder`, all suites but `val`, and what they cost.
 
-    manifest_files, cost_files: of each member, in the same order. Sample m of a suite holds the log-probabilities of
+    manifest_files: of each member; what it cost lies beside it. Sample m of a suite holds the log-probabilities of
     member m, averaged over its own samples if it has several. So pooling the M samples averages the members'
     probabilities, and how far the members disagree can still be measured. Members are read one after the other and
     collected on disk: the memory is about that of one file. about: experiment, backbone, method and the like.
@@ -34,8 +33,7 @@ def pool_ensemble(
     """
     if len(manifest_files) < 2:
         raise InputError(f"an ensemble needs at least 2 members, not {len(manifest_files)}; train more seeds")
-    if len(cost_files) != len(manifest_files):
-        raise InputError(f"{len(cost_files)} cost files for {len(manifest_files)} members; give one for each")
+    cost_files = [Path(path).with_name("cost.json") for path in manifest_files]
     costs = [read_cost(path) for path in cost_files]
     origin = {**about, "samples": len(manifest_files), "versions": versions("numpy")}
     suites = [suite for suite in suites_of(manifest_files[0]) if suite != "val"]

@@ -1,8 +1,9 @@
-"""Figures of a study, as SVG: each takes manifests of predictions, or metrics files, and draws one idea."""
+"""Figures of a study, each of one idea, from manifests of predictions or metrics files; and one of any predictions."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from director.files import reading
-from director.numbers.metrics import ece_15, reliability, risk_coverage
+from director.numbers.metrics import ece_15, nll, reliability, risk_coverage
+from director.numbers.predictions import Predictions
 from director.numbers.suites import suite_file, suites_of
-from director.report.style import Figure, dash, load_rows, log_ticks, own_style, row_name, save_figure, sns
+from director.report.style import Axes, Figure, dash, load_rows, log_ticks, own_style, row_name, save_figure, sns
 from director.report.tables import in_order, long_table
+from director.training.noise_scale import read_noise_scale
 
 
 @own_style()
@@ -23,9 +26,54 @@ def plot_reliability(manifest_files: Iterable[str | Path], out_file: str | Path,
     The bars below show the share of predictions in a bin; the ECE in a panel's title is the mean over seeds.
     """
     rows = load_rows(manifest_files, "test")
+    figure = Figure(figsize=_reliability_size(rows), layout="constrained")
+    _draw_reliability(figure, rows, bins)
+    save_figure(figure, out_file)
+
+
+@own_style()
+def plot_risk_coverage(manifest_files: Iterable[str | Path], out_file: str | Path) -> None:
+    """Risk-coverage curves: error among the most confident share of the inputs, mean over seeds and their range."""
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    _draw_risk_coverage(figure, load_rows(manifest_files, "test"))
+    save_figure(figure, out_file)
+
+
+@own_style()
+def plot_predictions(predictions: Mapping[str, Predictions], out_file: str | Path, bins: int = 15) -> None:
+    """The reliability diagrams of any predictions, by what to call them, above their risk-coverage curves."""
+    rows = {_plain(name): [run] for name, run in predictions.items()}
+    width, height = _reliability_size(rows)
+    # dots per inch count for a PNG alone
+    figure = Figure(figsize=(max(width, 6.4), height + 4.2), layout="constrained", dpi=200)
+    upper, lower = figure.subfigures(2, 1, height_ratios=[height, 4.2])
+    _draw_reliability(upper, rows, bins)
+    _draw_risk_coverage(lower, rows)
+    save_figure(figure, out_file)
+
+
+def _plain(name: str) -> str:
+    """A name that Matplotlib shows as it is: in lines as wide as a panel, in a legend although it begins with _, and
+    without a formula between dollars."""
+    text = name.encode("utf-8", "backslashreplace").decode()
+    text = f" {text}" if text.startswith("_") else text
+    return "\n".join(text[start : start + 28] for start in range(0, len(text), 28)).replace("$", r"\$")
+
+
+def _diagrams(rows: Mapping[str, Any]) -> tuple[int, int]:
+    """How many reliability diagrams are beside, and above each other."""
     columns = min(len(rows), 4)
-    diagrams = -(-len(rows) // columns)  # above each other
-    figure = Figure(figsize=(3.2 * columns, 4.2 * diagrams), layout="constrained")
+    return columns, -(-len(rows) // columns)
+
+
+def _reliability_size(rows: Mapping[str, Any]) -> tuple[float, float]:
+    columns, diagrams = _diagrams(rows)
+    return 3.2 * columns, 4.2 * diagrams
+
+
+def _draw_reliability(figure: Figure, rows: Mapping[str, Sequence[Predictions]], bins: int) -> None:
+    """figure: or a part of one. rows: what to call them -> one per seed."""
+    columns, diagrams = _diagrams(rows)
     axes = figure.subplots(2 * diagrams, columns, height_ratios=[3, 1] * diagrams, sharex=True, squeeze=False)
     for position, (name, runs) in enumerate(rows.items()):
         upper, lower = axes[2 * (position // columns) : 2 * (position // columns) + 2, position % columns]
@@ -52,23 +100,19 @@ def plot_reliability(manifest_files: Iterable[str | Path], out_file: str | Path,
     for unused in range(len(rows), diagrams * columns):
         for axis in axes[2 * (unused // columns) : 2 * (unused // columns) + 2, unused % columns]:
             axis.set_visible(False)
-    save_figure(figure, out_file)
 
 
-@own_style()
-def plot_risk_coverage(manifest_files: Iterable[str | Path], out_file: str | Path) -> None:
-    """Risk-coverage curves: error among the most confident share of the inputs, mean over seeds and their range."""
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+def _draw_risk_coverage(figure: Figure, rows: Mapping[str, Sequence[Predictions]]) -> None:
+    """As `_draw_reliability`."""
     axis = figure.subplots()
     grid = np.linspace(0.05, 1, 200)  # below, a handful of inputs decides
-    for number, (name, runs) in enumerate(load_rows(manifest_files, "test").items()):
+    for number, (name, runs) in enumerate(rows.items()):
         curves = np.array([np.interp(grid, *risk_coverage(run)) for run in runs])
         axis.plot(grid, curves.mean(0), color=f"C{number}", linestyle=dash(number), label=name)
         axis.fill_between(grid, curves.min(0), curves.max(0), color=f"C{number}", alpha=0.15, linewidth=0)
     axis.set(xlabel="coverage: share of inputs kept, most confident first", ylabel="error rate among them", xlim=(0, 1))
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False)
-    save_figure(figure, out_file)
 
 
 @own_style()
@@ -192,3 +236,49 @@ def plot_depth(manifest_files: Iterable[str | Path], out_file: str | Path) -> No
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
     save_figure(figure, out_file)
+
+
+@own_style()
+def plot_noise(noise_files: Iterable[str | Path], manifest_files: Iterable[str | Path], out_file: str | Path) -> None:
+    """NLL and ECE-15 over the scale of a student's noise (validation, left) and over the number of roll-outs (test).
+
+    noise_files: of `director.training.noise_scale`; a dot is the scale that was taken. manifest_files: of the students,
+    with the noise as it was trained and scaled. A line per row, mean over seeds and their range.
+    """
+    metrics = {"nll": (nll, "NLL"), "ece_15": (ece_15, "ECE-15")}
+    figure = Figure(figsize=(8.4, 6.4), layout="constrained")
+    axes = figure.subplots(len(metrics), 2, sharex="col", squeeze=False)
+    fitted: dict[str, list[dict[str, Any]]] = {}
+    for path in noise_files:
+        content = read_noise_scale(path)
+        fitted.setdefault(row_name(content["about"]["backbone"], content["about"]["method"]), []).append(content)
+    colours = {name: f"C{number}" for number, name in enumerate(fitted)}
+    for name, runs in fitted.items():
+        shared = sorted(set.intersection(*({row["scale"] for row in run["tried"]} for run in runs)))
+        for axis, metric in zip(axes[:, 0], metrics, strict=True):
+            values = [{row["scale"]: row[metric] for row in run["tried"]} for run in runs]
+            curves = np.array([[value[scale] for scale in shared] for value in values])
+            _draw_band(axis, shared, curves, colours[name], name)
+            chosen = [run["scale"] for run in runs]
+            heights = [value[scale] for value, scale in zip(values, chosen, strict=True)]
+            axis.plot(chosen, heights, "o", color=colours[name])
+    for name, runs in load_rows(manifest_files, "test").items():
+        counts = np.arange(1, min(len(run.logits) for run in runs) + 1)
+        colour = colours.setdefault(name, f"C{len(colours)}")
+        for axis, (metric, _) in zip(axes[:, 1], metrics.values(), strict=True):
+            curves = np.array([[metric(run.first(int(count))) for count in counts] for run in runs])
+            _draw_band(axis, counts, curves, colour, name)
+    for row, (_, label) in zip(axes, metrics.values(), strict=True):
+        row[0].set_ylabel(label)
+        row[1].legend(frameon=False)
+    axes[0, 0].set_title("validation")
+    axes[0, 1].set_title("test")
+    axes[-1, 0].set_xlabel("noise scale")
+    axes[-1, 1].set_xlabel("roll-outs S")
+    save_figure(figure, out_file)
+
+
+def _draw_band(axis: Axes, x: Any, curves: NDArray[np.float64], colour: str, label: str) -> None:
+    """The mean of the curves [runs, points] and their range."""
+    axis.plot(x, curves.mean(0), color=colour, label=label, marker=".")
+    axis.fill_between(x, curves.min(0), curves.max(0), color=colour, alpha=0.15, linewidth=0)

@@ -10,12 +10,21 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from director.data.catalogue import DATASETS
-from director.methods import BACKBONE_PATTERN, METHOD_PATTERN, METHODS, STUDENT, Method, attention_of
+from director.methods import (
+    BACKBONE_PATTERN,
+    METHOD_PATTERN,
+    METHODS,
+    NOISE,
+    STUDENT,
+    TEMPERATURE,
+    Method,
+    attention_of,
+)
 from director.schema import Positive, Schema
 from director.settings.data import Data
 from director.settings.model import ImageModel, TextModel
 from director.settings.suite import Suite
-from director.settings.training import Compute, KepSvgp, McDropout, Student, Training
+from director.settings.training import Compute, KepSvgp, McDropout, Sgpa, Student, Training
 
 BackboneName = Annotated[str, Field(pattern=BACKBONE_PATTERN)]
 MethodName = Annotated[str, Field(pattern=METHOD_PATTERN)]
@@ -69,6 +78,7 @@ class Experiment(Schema):
     )
     mc_dropout: McDropout = Field(McDropout(), description="options of the row `mc_dropout`")
     kep_svgp: KepSvgp = Field(KepSvgp(), description="backbones kep_svgp_* and the row `kep_svgp`")
+    sgpa: Sgpa = Field(Sgpa(), description="backbones sgpa_* and the row `sgpa`")
     director: Student = Field(Student(), description="the method")
     variants: dict[Annotated[str, Field(pattern=r"^[a-z0-9_]+$")], Student] = Field(
         {}, description="rows `director_<name>`: only what differs from `director` is written"
@@ -112,7 +122,7 @@ class Experiment(Schema):
                 raise ValueError(f"{key} {values} names one twice; keep it once")
         for backbone, name in rows:
             self._check_row(backbone, name)
-        if clash := [name for name in self.variants if f"{STUDENT.name}_{name}" in METHODS]:
+        if clash := [name for name in self.variants if f"_{name}".endswith((NOISE, TEMPERATURE))]:
             raise ValueError(
                 f"variants: {clash[0]}: {STUDENT.name}_{clash[0]} is another row; name the variant otherwise"
             )
@@ -131,14 +141,15 @@ class Experiment(Schema):
         attention, layers = attention_of(backbone, self.model.depth)
         if layers > self.model.depth:
             raise ValueError(f"methods: backbone {backbone} has more layers than model.depth {self.model.depth}")
-        variant = name.removeprefix(f"{STUDENT.name}_")
-        if name not in METHODS and variant not in self.variants:
-            raise ValueError(f"methods: {name}: no variant {variant!r}; known: {', '.join(self.variants) or 'none'}")
         method = self.method(name)
-        if method.posterior and not (attention and attention.posterior):
-            raise ValueError(f"methods: {name} on {backbone}: no posterior to sample; use a backbone kep_svgp_*")
+        if method.posterior and (attention is None or attention.name != method.posterior):
+            raise ValueError(
+                f"methods: {name} on {backbone}: no such posterior to sample; use a backbone {method.posterior}_*"
+            )
         if method.pools and len(self.seeds) < 2:
             raise ValueError(f"an {name} needs two seeds, not {self.seeds}; add a seed or drop the method {name}")
+        if method.pools and self.method(method.pools).scales and method.pools not in self.methods[backbone]:
+            raise ValueError(f"{name} pools the row {method.pools} of {backbone}; add it to the methods")
         if method.randomness == "dropout":
             samples = method.samples(self)
             if min(samples) < 2:
@@ -152,8 +163,10 @@ class Experiment(Schema):
         if self.model.kind != kind:
             raise ValueError(f"model.kind is {self.model.kind}, but {self.data.name} holds {kind}s; set it to {kind}")
         if kind == "text":
-            if any(attention_of(name, self.model.depth)[1] for name in self.methods) and self.kep_svgp.variant != "sum":
-                raise ValueError(f"kep_svgp.variant {self.kep_svgp.variant}: texts differ in length; set it to sum")
+            for backbone in self.methods:
+                attention, _ = attention_of(backbone, self.model.depth)
+                if attention and (fault := attention.settings(self).fault_with_texts()):
+                    raise ValueError(f"{attention.name}.{fault}")
             return self
         normal = self.data.normalisation
         if not len(normal.mean) == len(normal.std) == self.model.channels:
@@ -163,14 +176,34 @@ class Experiment(Schema):
         return self
 
     def method(self, name: str) -> Method:
-        """The method of a row: an entry of METHODS, or the student's with the settings of a variant."""
+        """The method of a row: an entry of METHODS, the student's with the settings of a variant, or one made of these.
+
+        <method>_temperature: scaled by a temperature. <student>_noise: with a fitted noise scale. Raises ValueError for
+        a name that is none of them.
+        """
         if name in METHODS:
             return METHODS[name]
+        if name.endswith(TEMPERATURE):
+            scaled = self.method(name.removesuffix(TEMPERATURE))
+            if scaled.pools or scaled.scales:
+                reason = "has no validation predictions" if scaled.pools else "is scaled already"
+                raise ValueError(f"methods: {name}: {scaled.name} {reason}; drop the method {name}")
+            if twin := [method.name for method in METHODS.values() if method.scales == scaled.name]:
+                raise ValueError(f"methods: {name} is the row {twin[0]}; call it that")
+            return scaled.with_temperature()
+        if name.endswith(NOISE):
+            sampled = self.method(name.removesuffix(NOISE))
+            if sampled.student is None:
+                raise ValueError(f"methods: {name}: {sampled.name} is no student, whose noise could be scaled")
+            return sampled.with_fitted_noise()
+        if name.removeprefix(f"{STUDENT.name}_") not in self.variants:
+            known = ", ".join(self.variants) or "none"
+            raise ValueError(f"methods: {name}: no variant {name.removeprefix(f'{STUDENT.name}_')!r}; known: {known}")
         variant = self.student(name)
-        return replace(STUDENT, name=name, samples=lambda chosen: variant.samples)
+        return replace(STUDENT, name=name, samples=lambda chosen: variant.samples, student=name)
 
     def student(self, name: str) -> Student:
-        """Settings of a student by the name of its method."""
+        """Settings of a student by the name of the method that trains it, `Method.student`."""
         return self.director if name == STUDENT.name else self.variants[name.removeprefix(f"{STUDENT.name}_")]
 
     def samples_of(self, name: str) -> list[int] | None:
@@ -192,6 +225,11 @@ class Experiment(Schema):
         """Weights of what a backbone's attention adds to its loss; none for softmax."""
         attention, _ = attention_of(backbone, self.model.depth)
         return attention.settings(self).penalties() if attention else {}
+
+    def annealing_of(self, backbone: str) -> float:
+        """Share of a backbone's training in which these weights rise from 0; 0 for weights that are the same always."""
+        attention, _ = attention_of(backbone, self.model.depth)
+        return attention.settings(self).annealing if attention else 0.0
 
     @property
     def suites(self) -> dict[str, Suite]:

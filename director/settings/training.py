@@ -1,6 +1,6 @@
 """Sections of an experiment that say how something is trained: the loop, attention, the student, and the machine."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -47,6 +47,7 @@ class KepSvgp(Schema):
     eta_kl: float = Field(1.0, ge=0, description="weight of the KL divergence; paper: 1")
     training: Training | None = Field(None, description="training of backbones kep_svgp_*; null: as the softmax ones")
     samples: Samples = Field([1, 10], description="posterior samples per input, one row for each; paper: 10")
+    annealing: ClassVar[float] = 0.0  # its weights are the same from the first step to the last
 
     def layer(self) -> dict[str, Any]:
         """Keywords of the layer, see `director.models.attention.KernelEigenpairAttention`."""
@@ -55,6 +56,34 @@ class KepSvgp(Schema):
     def penalties(self) -> dict[str, float]:
         """Weights of what the layers add to the loss, by the names that they give it."""
         return {"ksvd": self.eta_ksvd, "kl": self.eta_kl}
+
+    def fault_with_texts(self) -> str | None:
+        """Key, value and remedy of what cannot read texts; None if it can."""
+        return None if self.variant == "sum" else f"variant {self.variant}: texts differ in length; set it to sum"
+
+
+class Sgpa(Schema):
+    """Sparse Gaussian process attention (Chen and Li, ICLR 2023), for backbones sgpa_* and the row `sgpa`."""
+
+    kernel: Literal["ard", "exponential"] = Field("ard", description="paper: ard (images), exponential (texts)")
+    inducing: Positive = Field(16, description="inducing inputs per head; paper: 16 (images), 5 (texts)")
+    eta_kl: float = Field(1.0, ge=0, description="weight of the KL divergence, once it has risen; paper: 1")
+    annealing: float = Field(
+        0.5, ge=0, le=1, description="share of the training in which that weight rises from 0, linearly; paper: 0.5"
+    )
+    training: Training | None = Field(None, description="training of backbones sgpa_*; null: as the softmax ones")
+    samples: Samples = Field([1, 10], description="posterior samples per input, one row for each; paper: 10")
+
+    def layer(self) -> dict[str, Any]:
+        """Keywords of the layer, see `director.models.attention.SparseGaussianProcessAttention`."""
+        return self.model_dump(include={"kernel", "inducing"})
+
+    def penalties(self) -> dict[str, float]:
+        """Weights of what the layers add to the loss, by the names that they give it."""
+        return {"kl": self.eta_kl}
+
+    def fault_with_texts(self) -> None:
+        """None: it reads texts."""
 
 
 class Kernel(Schema):

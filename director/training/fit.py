@@ -29,7 +29,7 @@ from director.device import (
 )
 from director.errors import InputError
 from director.settings.training import Training
-from director.training.resume import Progress, load_state, save_state
+from director.training.resume import Progress, Tensors, load_state, save_state
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +49,15 @@ class Fit:
     """What a training was.
 
     history: per epoch a row of epoch (from 1), learning_rate (of its last step), train_<term> (mean of each loss term
-    over the examples) and the validation numbers. best_epoch: from 1. seconds: over all starts. peak_memory_bytes: of
-    this process.
+    over the examples) and the validation numbers. best_epoch: from 1. early_epoch: that of the lowest val_nll, at which
+    a training that watches it would have stopped; best_epoch where there is no val_nll. kept: the model's state at
+    these epochs. seconds: over all starts. peak_memory_bytes: of this process.
     """
 
     history: list[dict[str, float]]
     best_epoch: int
+    early_epoch: int
+    kept: dict[int, Tensors]
     seconds: float
     peak_memory_bytes: int
 
@@ -72,6 +75,8 @@ def fit(
     device: str | torch.device = "cpu",
     precision: str = "float32",
     compile: bool = False,
+    penalties: Mapping[str, float] | None = None,
+    annealing: float = 0.0,
     state_seconds: float = 30.0,
 ) -> Fit:
     """Train `model` in place; it ends in evaluation mode with the weights of the chosen epoch.
@@ -83,7 +88,8 @@ def fit(
 
     training: Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine; gradient_clip is
     the largest 2-norm of the whole gradient; selection the validation number that chooses the epoch, of equals the one
-    with the lowest val_nll, or `last`. precision: `bfloat16` for autocast.
+    with the lowest val_nll, or `last`. precision: `bfloat16` for autocast. penalties: weights of terms of the loss that
+    are added to `loss`; the terms are logged without them. annealing: see `penalty_share_at`.
 
     A state is written to `state_file` about every `state_seconds` (0: after every step), and resumed if its
     `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call
@@ -108,6 +114,9 @@ def fit(
         inputs, labels = (to_device(batch, device) for batch in train.batch(rows, epoch))
         with seeded(device, seed, progress.step) as generator, autocast(device, precision):
             terms = loss(inputs, labels, generator)
+        share = penalty_share_at(annealing, progress.step, steps)
+        added = sum(share * weight * terms[name] for name, weight in (penalties or {}).items())
+        terms["loss"] = terms["loss"] + added
         for name, term in terms.items():
             progress.sums[name] = progress.sums.get(name, 0.0) + len(rows) * term.detach().double()
         for group in optimiser.param_groups:
@@ -146,9 +155,16 @@ def fit(
                     save_state(state_file, identity, progress, model, optimiser)
                     saved = time.monotonic()
                 advance()
-    model.load_state_dict(progress.best)
+    model.load_state_dict(progress.kept[progress.best_epoch])
     model.eval()
-    return Fit(progress.history, progress.best_epoch, progress.seconds, peak_memory_bytes(device))
+    return Fit(
+        progress.history,
+        progress.best_epoch,
+        progress.early_epoch,
+        progress.kept,
+        progress.seconds,
+        peak_memory_bytes(device),
+    )
 
 
 def learning_rate_at(training: Training, step: int, steps_per_epoch: int) -> float:
@@ -161,6 +177,14 @@ def learning_rate_at(training: Training, step: int, steps_per_epoch: int) -> flo
     return final + (peak - final) * (1 + math.cos(math.pi * share)) / 2
 
 
+def penalty_share_at(annealing: float, step: int, steps: int) -> float:
+    """Share of their weights that penalties have in a step, counted from 0.
+
+    It rises linearly from 0 to 1 in the first `annealing` of all steps; 0: it is always 1.
+    """
+    return min(1.0, step / (annealing * steps)) if annealing else 1.0
+
+
 def _refuse_divergence(what: str, tensors: list[Tensor], position: str) -> None:
     if not all(tensor.isfinite().all() for tensor in tensors):
         raise InputError(
@@ -170,7 +194,7 @@ def _refuse_divergence(what: str, tensors: list[Tensor], position: str) -> None:
 
 
 def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, model: nn.Module) -> None:
-    """Add the epoch's row to the history, and keep the weights if it is the one to choose so far."""
+    """Add the epoch's row to the history, and keep the weights if it is the one to choose so far, or the early one."""
     number, sign = SELECTIONS[selection]
     if number not in row:
         raise InputError(f"selection is {selection!r}, but an epoch gives {', '.join(row)}; choose one of them")
@@ -186,9 +210,12 @@ def _finish_epoch(progress: Progress, row: dict[str, float], selection: str, mod
     progress.sums = {}
     # A few hundred validation examples often tie in accuracy; the likelihood then tells the epochs apart.
     best = min(progress.history, key=lambda past: (sign * past[number], past.get("val_nll", 0.0)))
-    if best is row:
-        progress.best_epoch = row["epoch"]
-        progress.best = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    early = min(progress.history, key=lambda past: past["val_nll"]) if "val_nll" in row else best
+    progress.best_epoch, progress.early_epoch = best["epoch"], early["epoch"]
+    epochs = {progress.best_epoch, progress.early_epoch}
+    progress.kept = {epoch: state for epoch, state in progress.kept.items() if epoch in epochs}
+    if row["epoch"] in epochs:
+        progress.kept[row["epoch"]] = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     log.info(", ".join(f"{name} {value:.4g}" for name, value in row.items()))
 
 

@@ -33,6 +33,7 @@ from director.training.predict import Randomness, predict
 from director.training.resume import remove_state
 
 WEIGHTS, HISTORY, COST, SETTINGS = "model.safetensors", "history.csv", "cost.json", "settings.yaml"  # in the folder
+EARLY = "early.safetensors"  # of a backbone: the same model at the epoch with the lowest validation NLL
 STATE = "state.safetensors"  # of an unfinished training, removed last
 
 
@@ -51,7 +52,7 @@ class TrainingJob:
 
     normalisation, augmentation: of `ImageExamples`, None for texts. about: experiment, backbone and the like, kept
     with the weights. predict_batch: rows per forward pass in validation. folder: receives `model.safetensors`,
-    `history.csv`, `cost.json` and `settings.yaml`.
+    `history.csv`, `cost.json` and `settings.yaml`, and of a backbone `early.safetensors`.
     """
 
     dataset_folder: str | Path
@@ -97,11 +98,15 @@ class TrainingJob:
         randomness: Randomness = "none",
         samples: int = 1,
         seconds_before: float = 0.0,
+        early: bool = False,
+        penalties: Mapping[str, float] | None = None,
+        annealing: float = 0.0,
     ) -> None:
         """Fit `network` and write what came of it.
 
-        loss: as in `fit`. origin: what else the weights depend on, as JSON. randomness, samples: of the predictions on
-        the validation part that choose the epoch. seconds_before: of the trainings that this one builds on.
+        loss, penalties, annealing: as in `fit`. origin: what else the weights depend on, as JSON. randomness, samples:
+        of the predictions on the validation part that choose the epoch. seconds_before: of the trainings that this one
+        builds on. early: write the weights of the epoch with the lowest validation NLL, too.
         """
         folder, labels = Path(self.folder), validation.dataset.labels
         origin = {
@@ -145,11 +150,17 @@ class TrainingJob:
             device=self.device,
             precision=self.precision,
             compile=self.compute.compile,
+            penalties=penalties,
+            annealing=annealing,
         )
         machine = {"device": device_name(self.device), "threads": self.compute.threads}
-        notes = {**(self.about or {}), **origin, "best_epoch": outcome.best_epoch}
-        notes["versions"] = versions("torch", "numpy")
-        save_model(folder / WEIGHTS, network, notes)  # without the commit: the same training gives the same bytes
+        epochs = {"best_epoch": outcome.best_epoch, "early_epoch": outcome.early_epoch}
+        notes = {**(self.about or {}), **origin, **epochs, "versions": versions("torch", "numpy")}
+        files = {WEIGHTS: outcome.best_epoch} | ({EARLY: outcome.early_epoch} if early else {})
+        for name, epoch in files.items():
+            network.load_state_dict(outcome.kept[epoch])
+            # without the commit: the same training gives the same bytes
+            save_model(folder / name, network, {**notes, "epoch": epoch})
         notes["commit"] = git_commit()
         with replacing(folder / HISTORY) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(outcome.history[0]), lineterminator="\n")
@@ -159,7 +170,7 @@ class TrainingJob:
             "parameters": parameter_count(network),
             "train_seconds": seconds_before + outcome.seconds,
             "epochs": len(outcome.history),
-            "best_epoch": outcome.best_epoch,
+            **epochs,
             **machine,
             "peak_memory_bytes": outcome.peak_memory_bytes,
         }

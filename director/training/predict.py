@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from director.device import autocast, module_modes, seeded, to_device
 from director.errors import InputError
 from director.methods import Randomness
-from director.noise import ExampleNoise, fold, unfold
+from director.noise import ExampleNoise, ScaledNoise, fold, unfold
 
 IN_MEMORY = 1 << 28  # bytes of logits; more of them lie in a file as they are made
 
@@ -42,6 +42,7 @@ def predict(
     *,
     randomness: Randomness = "none",
     samples: int = 1,
+    noise_scale: float = 1.0,
     seed: int = 0,
     batch_size: int = 512,
     device: str | torch.device = "cpu",
@@ -58,6 +59,7 @@ def predict(
     - `noise`: the model's own, dropout off. The noise of an example depends on (seed, example, S) alone, so the batches
       do not matter, beyond rounding.
 
+    noise_scale: what the standard deviations of this noise are multiplied by (`director.training.noise_scale`).
     batch_size: rows of one pass, S per input. scratch: folder for a file without a name that holds the logits where
     they are many (IN_MEMORY); None for the system's.
 
@@ -81,7 +83,7 @@ def predict(
                 with seeded(device, seed, int(rows[0])):
                     output = _call(model, inputs)
             elif randomness == "noise":
-                noise = ExampleNoise(seed, examples.dataset.example[rows], samples, device)
+                noise = ScaledNoise(ExampleNoise(seed, examples.dataset.example[rows], samples, device), noise_scale)
                 output = _call(model, inputs, noise=noise, **_watching(model, variances))
             else:
                 output = _call(model, inputs)
@@ -90,10 +92,10 @@ def predict(
                 logits = _empty((samples, len(examples), output.shape[2]), scratch)
             logits[:, rows] = output.cpu().numpy()
             if variances:
-                steps = unfold(torch.stack(variances, dim=1), samples).mean(0).cpu().numpy()  # [B, L]
+                steps = unfold(torch.stack(variances, dim=1), samples).mean(0).cpu().numpy() * noise_scale**2  # [B, L]
                 profile = np.empty((len(examples), steps.shape[1]), np.float32) if profile is None else profile
                 profile[rows] = steps
-    _check_logits(model, logits, randomness)
+    _check_logits(model, logits, randomness, may_agree=noise_scale == 0)
     return Output(logits, profile)
 
 
@@ -128,8 +130,8 @@ def _check_randomness(model: nn.Module, randomness: Randomness, samples: int) ->
         raise InputError(f"{name} takes no noise, so it has no samples; use its single pass (mle) or mc_dropout")
 
 
-def _check_logits(model: nn.Module, logits: np.ndarray, randomness: Randomness) -> None:
-    """Raise InputError for logits that are not finite, and for samples that are all alike."""
+def _check_logits(model: nn.Module, logits: np.ndarray, randomness: Randomness, may_agree: bool) -> None:
+    """Raise InputError for logits that are not finite, and, unless they `may_agree`, for samples that are all alike."""
     name = type(model).__name__
     for sample in logits:
         if not (finite := np.isfinite(sample).all(axis=1)).all():
@@ -137,7 +139,7 @@ def _check_logits(model: nn.Module, logits: np.ndarray, randomness: Randomness) 
                 f"{name} gives logits that are not finite, first for row {np.argmin(finite)} of {len(finite)}; "
                 "its weights have diverged or its inputs are not normalised"
             )
-    if len(logits) > 1 and all(np.array_equal(sample, logits[0]) for sample in logits[1:]):
+    if len(logits) > 1 and not may_agree and all(np.array_equal(sample, logits[0]) for sample in logits[1:]):
         reason = "dropout has rates above 0 but no effect" if randomness == "dropout" else "noise has no effect"
         raise InputError(f"all {len(logits)} samples are identical: {reason} on the logits of {name}")
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def predict_run(
     normalisation: Normalisation | None = None,
     batch_size: int = 512,
     precision: str = "float32",
+    fit_noise: Callable[[Callable[[float], Predictions]], float] | None = None,
     compute: Compute,
 ) -> None:
     """Write the predictions of every suite into `folder`, see `director.numbers.suites.write_suites`.
@@ -52,7 +53,9 @@ def predict_run(
     the largest, and on `test` the time of each is taken. profile: the weights are a student's, whose uncertainty along
     its path is written as <suite>.depth.npz: variance float32 [N, L] (`Output.profile`) and, for S > 1,
     predictive_entropy, expected_entropy and mutual_information float64 [N], in nats. about: experiment, backbone,
-    method and the like.
+    method and the like. fit_noise: gives the noise scale with which every suite is made, from a
+    function that gives the predictions on the suite `val` with a scale and the most samples, see
+    `director.training.noise_scale`; None: the noise as it was trained.
 
     Suites that an earlier, killed job has finished are kept. The same seed on the same machine gives the same bytes;
     seconds are in the cost file, without the time to load.
@@ -70,12 +73,23 @@ def predict_run(
     split = load_split(split_file)
     options = {"randomness": randomness, "seed": seed, "batch_size": batch_size, "precision": precision}
     most = max(samples)
+    if fit_noise is not None:
+        part = _chosen(datasets[suites["val"].dataset], suites["val"], split)
+        validation = examples_for(model, part, normalisation)
+
+        def on_validation(scale: float) -> Predictions:
+            number = most if scale > 0 else 1  # without noise all roll-outs are the same
+            output = predict(model, validation, samples=number, noise_scale=scale, device=device, **options)
+            return Predictions(output.logits, part.labels)
+
+        options["noise_scale"] = fit_noise(on_validation)
     origin = {
         **about,
         "samples": most,
         "seed": seed,
         "weights": file_digest(weights_file),
         "precision": precision,
+        **({"noise_scale": options["noise_scale"]} if "noise_scale" in options else {}),
         "commit": git_commit(),
         "versions": versions("torch", "numpy"),
     }

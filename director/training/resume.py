@@ -29,16 +29,18 @@ class Progress:
     """How far a training has come.
 
     step: optimiser steps done. seconds: time they took, over all starts. history: one row per finished epoch.
-    best_epoch: counted from 1; 0 before the first is finished. sums: of each loss term over the examples of the
-    epoch under way, float64 scalars. best: the model's state at the best epoch.
+    best_epoch, early_epoch: the one to choose and the one with the lowest val_nll so far, counted from 1; 0 before the
+    first is finished. sums: of each loss term over the examples of the epoch under way, float64 scalars. kept: the
+    model's state at these two epochs, which is one where they are the same.
     """
 
     step: int = 0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int = 0
+    early_epoch: int = 0
     sums: Tensors = field(default_factory=dict)
-    best: Tensors = field(default_factory=dict)
+    kept: dict[int, Tensors] = field(default_factory=dict)
 
 
 def save_state(
@@ -51,20 +53,16 @@ def save_state(
     """Write everything the rest of the training depends on; a kill while writing leaves the state before."""
     groups = {
         "model": model.state_dict(),
-        "best": progress.best,
+        "kept": _flat(progress.kept),
         "sums": progress.sums,
-        "optimiser": {
-            f"{index}.{key}": tensor
-            for index, entries in optimiser.state_dict()["state"].items()
-            for key, tensor in entries.items()
-        },
+        "optimiser": _flat(optimiser.state_dict()["state"]),
     }
     tensors = {
         f"{group}/{name}": tensor.detach().to("cpu", copy=True).contiguous()  # safetensors refuses shared memory
         for group, named in groups.items()
         for name, tensor in named.items()
     }
-    plain = {key: getattr(progress, key) for key in ("step", "seconds", "history", "best_epoch")}
+    plain = {key: getattr(progress, key) for key in ("step", "seconds", "history", "best_epoch", "early_epoch")}
     header = json.dumps({"identity": identity, "progress": plain})
     write_tensors(path, tensors, {"training": header})
 
@@ -80,7 +78,7 @@ def load_state(
     path = Path(path)
     if not path.is_file():
         return Progress()
-    groups: dict[str, Tensors] = {"model": {}, "best": {}, "sums": {}, "optimiser": {}}
+    groups: dict[str, Tensors] = {"model": {}, "kept": {}, "sums": {}, "optimiser": {}}
     try:
         with (
             reading(path, "a whole training state", "training starts anew", SafetensorError),
@@ -106,13 +104,10 @@ def load_state(
 
     device = next(model.parameters()).device
     model.load_state_dict(groups["model"])
-    entries: dict[int, Tensors] = {}
-    for name, tensor in groups["optimiser"].items():
-        index, key = name.split(".", 1)
-        entries.setdefault(int(index), {})[key] = tensor
+    entries = _by_number(groups["optimiser"])
     optimiser.load_state_dict({"state": entries, "param_groups": optimiser.state_dict()["param_groups"]})
-    best, sums = ({name: tensor.to(device) for name, tensor in groups[group].items()} for group in ("best", "sums"))
-    return replace(progress, best=best, sums=sums)
+    kept, sums = ({name: tensor.to(device) for name, tensor in groups[group].items()} for group in ("kept", "sums"))
+    return replace(progress, kept=_by_number(kept), sums=sums)
 
 
 def remove_state(path: str | Path) -> None:
@@ -120,6 +115,20 @@ def remove_state(path: str | Path) -> None:
     path = Path(path)
     for leftover in [path, *path.parent.glob(f".{path.stem}-*{path.suffix}")]:
         leftover.unlink(missing_ok=True)
+
+
+def _flat(by_number: Mapping[int, Tensors]) -> Tensors:
+    """{3: {"weight": tensor}} as {"3.weight": tensor}."""
+    return {f"{number}.{name}": tensor for number, named in by_number.items() for name, tensor in named.items()}
+
+
+def _by_number(flat: Tensors) -> dict[int, Tensors]:
+    """What `_flat` was given."""
+    by_number: dict[int, Tensors] = {}
+    for key, tensor in flat.items():
+        number, name = key.split(".", 1)
+        by_number.setdefault(int(number), {})[name] = tensor
+    return by_number
 
 
 def _shapes(tensors: Tensors) -> dict[str, list[int]]:

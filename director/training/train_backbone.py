@@ -27,13 +27,15 @@ def train_backbone(
     training: Training,
     attention: Mapping[str, Any] | None = None,
     penalties: Mapping[str, float] | None = None,
+    annealing: float = 0.0,
 ) -> None:
-    """Train a transformer by maximum likelihood and write it into the job's folder.
+    """Train a transformer by maximum likelihood and write it into the job's folder, also as it was when stopped early.
 
     model: for texts, a tokenizer of `vocabulary` tokens is trained on the training part, or a pretrained `tokenizer` is
     taken; `embedding` is a pretrained encoder whose token table is the start. attention: see `Transformer`. penalties:
     weights of what the attention layers add to the loss, for kernel-eigenpair attention cross-entropy + ksvd J^2 +
-    kl KL (Chen et al., ICML 2024), with one sample of their noise per step; validation is one pass without noise.
+    kl KL (Chen et al., ICML 2024), for sparse Gaussian process attention cross-entropy + kl KL (Chen and Li, ICLR
+    2023), with one sample of their noise per step; validation is one pass without noise. annealing: see `fit`.
 
     Raises InputError if the data set is not what the model reads, and as `fit`.
     """
@@ -47,15 +49,19 @@ def train_backbone(
     def loss(inputs: Any, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         logits, added = network.forward_with_penalties(inputs, BatchNoise(generator))
         entropy = F.cross_entropy(logits, labels)
-        total = entropy + sum(weights.get(name, 0.0) * penalty for name, penalty in added.items())
-        return {"loss": total, "cross_entropy": entropy, **added} if added else {"loss": total}
+        return {"loss": entropy, "cross_entropy": entropy, **added} if added else {"loss": entropy}
 
-    origin = {"model": model.model_dump(), "attention": attention and dict(attention), "penalties": weights}
+    origin = {
+        "model": model.model_dump(),
+        "attention": attention and dict(attention),
+        "penalties": weights,
+        "annealing": annealing,
+    }
     if isinstance(model, TextModel):
         origin["tokens"] = fingerprint(network.settings["tokenizer"])
         if model.embedding is not None:
             origin["table"] = hashlib.sha256(network.embedding.table.weight.detach().numpy()).hexdigest()[:16]
-    job.run(network, loss, train, validation, training, origin)
+    job.run(network, loss, train, validation, training, origin, early=True, penalties=weights, annealing=annealing)
 
 
 def _fresh_model(part: Dataset, model: ImageModel | TextModel, attention: Mapping[str, Any] | None) -> Transformer:

@@ -39,9 +39,8 @@ def write_member(folder, index, rows=12, classes=3, samples=1, suites=("val", "t
 def pool(folder, manifests, name="pooled", code="digest"):
     """The manifest of the ensemble."""
     manifest = manifest_of(folder / name, "ensemble")
-    costs = [path.with_name("cost.json") for path in manifests]
     about = {"experiment": "test", "backbone": "softmax", "method": "ensemble", "seed": "pooled", "code": code}
-    pool_ensemble(manifests, costs, manifest.parent, about)
+    pool_ensemble(manifests, manifest.parent, about)
     return manifest
 
 
@@ -145,8 +144,6 @@ def test_other_refusals(tmp_path):
     first, short = write_member(tmp_path, 0), write_member(tmp_path, 1, rows=11)
     with pytest.raises(InputError, match="at least 2 members, not 1"):
         pool(tmp_path, [first])
-    with pytest.raises(InputError, match="1 cost files for 2 members"):
-        pool_ensemble([first, short], [first.with_name("cost.json")], tmp_path / "pooled", {})
     with pytest.raises(InputError, match=r"seed-1.*test\.npz has 11 rows, .*seed-0.*test\.npz has 12"):
         pool(tmp_path, [first, short])
     with pytest.raises(InputError, match=r"seed-2.*test\.npz has 4 classes, .*seed-0.*test\.npz has 3"):

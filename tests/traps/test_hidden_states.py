@@ -13,17 +13,28 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 SIZES = {"width": 16, "depth": 4, "heads": 4, "mlp_width": 24, "classes": 5}
 
 
-@pytest.fixture(params=[0, 1, 4], ids=["softmax", "mixed", "kep_svgp"])
-def kep_layers(request):
-    return request.param
+KEP = {"kind": "kep_svgp", "rank": 2, "multiplier": 2}
+SGPA = {"kind": "sgpa", "inducing": 3}
+# what differs between a model of images and one of texts
+OF_INPUTS = {
+    "kep_svgp": {"image": {"variant": "concat"}, "text": {"variant": "sum"}},
+    "sgpa": {"image": {"kernel": "ard"}, "text": {"kernel": "exponential"}},
+}
+
+
+@pytest.fixture(
+    params=[None, KEP | {"layers": 1}, KEP | {"layers": 4}, SGPA | {"layers": 1}, SGPA | {"layers": 4}],
+    ids=["softmax", "mixed", "kep_svgp", "mixed-sgpa", "sgpa"],
+)
+def of_images_or_texts(request):
+    """Attention, by what the model reads."""
+    return lambda reads: request.param and request.param | OF_INPUTS[request.param["kind"]][reads]
 
 
 @pytest.fixture(params=["image", "text"])
-def teacher(request, kep_layers):
+def teacher(request, of_images_or_texts):
     torch.manual_seed(7)
-    variant = {"image": "concat", "text": "sum"}[request.param]
-    attention = {"kind": "kep_svgp", "layers": kep_layers, "variant": variant, "rank": 2, "multiplier": 2}
-    attention = attention if kep_layers else None
+    attention = of_images_or_texts(request.param)
     if request.param == "image":
         return ImageTransformer(image_size=12, channels=3, patch=4, attention=attention, **SIZES).eval()
     tokenizer = train_tokenizer(["a b c d e f g h"], 30)

@@ -13,14 +13,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from builders import IMAGE_MODEL, TRAINING, bright_and_dark, changed, history, kep_attention, trained_backbone
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from director.data.augment import epoch_order
 from director.training import fit, job, resume
-from director.training.job import HISTORY, SETTINGS, STATE, WEIGHTS
+from director.training.job import EARLY, HISTORY, SETTINGS, STATE, WEIGHTS
 
 TRAINING = changed(TRAINING, batch_size=4, weight_decay=1e-3)
+# the epoch with the lowest val_nll is the chosen one, or the first where the last is chosen
+EPOCHS = {"one": TRAINING, "two": changed(TRAINING, learning_rate=0.3, selection="last")}
 STEPS = 9  # 3 epochs of 10 examples in batches of 4
 
 
@@ -31,7 +34,8 @@ class Killed(Exception):
 class Run:
     """A small training with dropout, noise, BatchNorm statistics and two logged terms, killed at will."""
 
-    def __init__(self, folder, identity=None):
+    def __init__(self, folder, identity=None, training=TRAINING):
+        self.training = training
         self.state_file = folder / "state.safetensors"
         self.identity = identity or {"settings": {"depth": 2}, "data": "abc", "seed": 0}
         rng = np.random.default_rng(0)
@@ -77,12 +81,14 @@ class Run:
                 }
 
         state = {"state_file": self.state_file, "identity": self.identity, "state_seconds": 0}
-        self.outcome = fit.fit(model, loss, evaluate, self, TRAINING, seed=0, **state)
-        return self.outcome.history, self.outcome.best_epoch, model.state_dict(), ends[-1] if ends else None
+        self.outcome = fit.fit(model, loss, evaluate, self, self.training, seed=0, **state)
+        epochs = self.outcome.best_epoch, self.outcome.early_epoch
+        kept = self.outcome.kept
+        return self.outcome.history, epochs, model.state_dict(), kept[epochs[1]], ends[-1] if ends else None
 
 
 def assert_same(one, other):
-    assert one[:2] == other[:2]  # history and best epoch, every float equal
+    assert one[:2] == other[:2]  # history and both epochs, every float equal
     for first, second in zip(one[2:], other[2:], strict=True):
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
@@ -93,12 +99,18 @@ def fresh(tmp_path, name, **options):
     return Run(tmp_path / name, **options)
 
 
-def test_killed_at_any_step_ends_as_uninterrupted(tmp_path):
+@pytest.fixture(params=EPOCHS)
+def training(request):
+    return EPOCHS[request.param]
+
+
+def test_killed_at_any_step_ends_as_uninterrupted(tmp_path, training):
     """Trap 24 (snakemake 2407, 509): killed at step k, continues at k."""
-    whole = fresh(tmp_path, "whole")
+    whole = fresh(tmp_path, "whole", training=training)
     expected = whole.start()
+    assert (expected[1] == (3, 1)) is (training.selection == "last"), "the weights of two epochs, or of one"
     for k in range(1, STEPS + 1):
-        run = fresh(tmp_path, f"step-{k}")
+        run = fresh(tmp_path, f"step-{k}", training=training)
         with pytest.raises(Killed):
             run.start(kill_at_call=k)
         assert_same(run.start(), expected)
@@ -106,33 +118,41 @@ def test_killed_at_any_step_ends_as_uninterrupted(tmp_path):
         assert run.rows == whole.rows[k - 1 :]
 
 
-def test_killed_at_every_step_ends_as_uninterrupted(tmp_path):
+def test_killed_at_every_step_ends_as_uninterrupted(tmp_path, training):
     """Trap 24: as many starts as steps, one step each."""
-    expected = fresh(tmp_path, "whole").start()
-    run = fresh(tmp_path, "pieces")
+    expected = fresh(tmp_path, "whole", training=training).start()
+    run = fresh(tmp_path, "pieces", training=training)
     for _ in range(STEPS - 1):
         with pytest.raises(Killed):
             run.start(kill_at_call=2)
     assert_same(run.start(), expected)
 
 
-def test_killed_in_validation_ends_as_uninterrupted(tmp_path):
+def test_killed_in_validation_ends_as_uninterrupted(tmp_path, training):
     """Trap 24: an epoch counts once its validation is done."""
-    expected = fresh(tmp_path, "whole").start()
+    expected = fresh(tmp_path, "whole", training=training).start()
     for epoch in (1, 2, 3):
-        run = fresh(tmp_path, f"epoch-{epoch}")
+        run = fresh(tmp_path, f"epoch-{epoch}", training=training)
         with pytest.raises(Killed):
             run.start(kill_at_validation=epoch)
         assert_same(run.start(), expected)
 
 
-def test_finished_but_outputs_missing_trains_no_more(tmp_path):
+def test_finished_but_outputs_missing_trains_no_more(tmp_path, training):
     """Trap 24: killed between the last step and the outputs; the state is still there and holds the best weights."""
-    run = fresh(tmp_path, "run")
+    run = fresh(tmp_path, "run", training=training)
     expected = run.start()
     again = run.start()
-    assert_same(again[:3], expected[:3])
+    assert_same(again[:4], expected[:4])
     assert run.rows == []
+
+
+def test_a_state_holds_the_weights_of_an_epoch_once(tmp_path, training):
+    run = fresh(tmp_path, "run", training=training)
+    _, epochs, model, *_ = run.start()
+    with safe_open(run.state_file, framework="pt") as file:
+        kept = sorted(key for key in file.keys() if key.startswith("kept/"))  # noqa: SIM118
+    assert kept == sorted(f"kept/{epoch}.{name}" for epoch in set(epochs) for name in model)
 
 
 def test_seconds_are_summed_over_starts(tmp_path, monkeypatch):
@@ -220,13 +240,14 @@ backbone(Path(sys.argv[1]))
 
 
 def backbone(folder):
-    """Train a backbone with dropout, noise and penalties, in 9 steps; its folder."""
+    """Train a backbone with dropout, noise and penalties, in 9 steps, its last epoch not its early one; its folder."""
     return trained_backbone(
         folder,
         model=changed(IMAGE_MODEL, width=8, mlp_width=8, dropout=0.2),
-        training=changed(TRAINING, batch_size=8),
+        training=changed(TRAINING, batch_size=8, selection="last"),
         attention=kep_attention(),
         penalties={"kl": 0.01},
+        annealing=0.9,
         seed=0,
     )
 
@@ -248,8 +269,9 @@ def test_sigkill_and_the_plain_call_again(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "director"):
         backbone(tmp_path / "killed")
     assert "resuming at step 4 of 9" in caplog.text
-    for name in (WEIGHTS, HISTORY, SETTINGS):
+    for name in (WEIGHTS, EARLY, HISTORY, SETTINGS):
         assert (out / name).read_bytes() == (expected / name).read_bytes()
+    assert (out / EARLY).read_bytes() != (out / WEIGHTS).read_bytes()
     assert sorted(path.name for path in out.iterdir()) == sorted(path.name for path in expected.iterdir())
 
 

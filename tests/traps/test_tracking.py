@@ -1,15 +1,31 @@
-"""Traps of tracking: runs that do not show, doubled runs, numbers that are none."""
+"""Traps of tracking: runs that do not show, doubled runs, lost runs of others, a sink that holds up the study."""
 
+import io
 import math
 import shutil
+import socket
+import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
+from director.errors import InputError
 from director.files import file_digest, read_json, write_json, write_text
 from director.numbers.measure import FORMAT
-from director.report.tracking import Run, measured_run, publish, publish_runs, publish_tables
+from director.report.tracking import (
+    Run,
+    attempt,
+    failed_attempts,
+    is_lost,
+    measured_run,
+    publish,
+    publish_runs,
+    publish_tables,
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +36,19 @@ def empty_store(tmp_path_factory):
     return path
 
 
+def forget_stores():
+    """As a new process: MLflow keeps a database open, whatever has become of the working folder."""
+    _tracking_store_registry._get_store_with_resolved_uri.cache_clear()
+    SqlAlchemyStore._engine_map.clear()
+
+
 @pytest.fixture
 def client(tmp_path, monkeypatch, empty_store):
     """MLflow with its default store in an empty folder, as a plain `mlflow ui` there would open it."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    forget_stores()
     return MlflowClient("sqlite:///mlflow.db")
 
 
@@ -36,11 +59,12 @@ def runs_of(client, experiment="digits"):
 
 def artifacts(client, run):
     """Paths of all files of a run."""
-    listed = client.list_artifacts(run.info.run_id)
-    inside = [
-        file for folder in listed if folder.is_dir for file in client.list_artifacts(run.info.run_id, folder.path)
-    ]
-    return {file.path for file in [*listed, *inside] if not file.is_dir}
+
+    def inside(folder=None):
+        for item in client.list_artifacts(run.info.run_id, folder):
+            yield from inside(item.path) if item.is_dir else [item.path]
+
+    return set(inside())
 
 
 RECORD = {"samples": 1, "pooling": "softmax", "shift": "clean", "severity": 0, "n": 9, "accuracy": 0.9, "auroc": None}
@@ -246,12 +270,193 @@ def test_other_experiments_are_left_alone(client):
     assert set(runs_of(client, "cifar10")) == {"theirs"}
 
 
+def test_runs_of_others_in_the_same_experiment_are_left_alone(client):
+    """A colleague's, made by hand, and those of an earlier version, which say a path but not whose they are."""
+    experiment = client.create_experiment("digits")
+    for name, tags in {"theirs": {}, "ours": {"director.path": "ours"}}.items():
+        client.create_run(experiment, run_name=name, tags=tags)
+    publish("digits", [Run("ours"), Run("gone")])
+    publish("digits", [Run("ours")])
+    found = client.search_runs([experiment])
+    assert sorted(run.info.run_name for run in found) == ["ours", "ours", "theirs"]
+
+
+@pytest.mark.parametrize("results_came_along", [False, True])
+def test_a_second_clone_has_runs_of_its_own_in_one_store(client, tmp_path, monkeypatch, results_came_along):
+    """Be it a clone of git, with results from DVC, or a copy of the whole folder."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    first = publish("digits", [Run("one"), Run("two")])
+    second = tmp_path / "second"
+    second.mkdir()
+    if results_came_along:
+        shutil.copytree("results", second / "results")
+    monkeypatch.chdir(second)
+    publish("digits", [Run("one", {"a": 2})])
+    publish("digits", [Run("one", {"a": 3})])
+    monkeypatch.chdir(tmp_path)
+    assert publish("digits", [Run("one"), Run("two")]) == first
+    found = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    names = sorted((run.info.run_name, run.data.params.get("a", "")) for run in found)
+    assert names == [("one", ""), ("one", "3"), ("two", "")]
+
+
+@pytest.mark.parametrize("original", ["gone", "there"])
+def test_a_copied_study_writes_into_its_own_folder(empty_store, tmp_path, monkeypatch, original):
+    """The database holds absolute paths: without care, artifacts land in the folder that it was copied from."""
+    first, copy = tmp_path / "the first", tmp_path / "a copy"
+    first.mkdir()
+    shutil.copy(empty_store, first / "mlflow.db")
+    monkeypatch.chdir(first)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    forget_stores()
+    publish("digits", [Run("one", texts={"a.txt": "1"})])
+    shutil.copytree(first, copy)
+    before = sorted(first.rglob("*"))
+    if original == "gone":
+        shutil.rmtree(first)
+        before = []
+    monkeypatch.chdir(copy)
+    forget_stores()
+    for content in ("1", "2"):
+        publish("digits", [Run("one", texts={"a.txt": content})])
+    here = MlflowClient("sqlite:///mlflow.db")
+    run = runs_of(here)["one"]
+    assert Path(here.download_artifacts(run.info.run_id, "a.txt")).read_text() == "2"
+    assert copy.as_uri() in run.info.artifact_uri and sorted(first.rglob("*")) == before
+    names = {experiment.name for experiment in here.search_experiments()}
+    assert names == {"Default", "digits", "digits (artifacts elsewhere, 1)"}, "set aside once"
+
+
+def test_an_experiment_made_by_hand_in_this_folder_is_used(client):
+    client.create_experiment("digits")
+    publish("digits", [Run("one", texts={"a.txt": "1"})])
+    assert artifacts(client, runs_of(client)["one"]) == {"a.txt"}
+
+
 def test_tables_and_figures_are_artifacts_of_one_run(client, tmp_path):
+    """Experiments have figures of the same names."""
     write_text(tmp_path / "main.csv", "a\n")
-    write_text(tmp_path / "figure.svg", "<svg/>")
-    publish_tables(["main.csv"], ["figure.svg"])
-    run = runs_of(client, "tables")["results/tables"]
-    assert {file.path for file in client.list_artifacts(run.info.run_id)} == {"main.csv", "figure.svg"}
+    figures = [f"results/figures/{experiment}/reliability.svg" for experiment in ("digits", "cola")]
+    for figure in figures:
+        write_text(figure, "<svg/>")
+    publish_tables(["main.csv"], figures)
+    expected = {"tables/main.csv", "figures/digits/reliability.svg", "figures/cola/reliability.svg"}
+    assert artifacts(client, runs_of(client, "tables")["results/tables"]) == expected
+
+
+def test_artifacts_that_do_not_arrive_are_noticed(client, tmp_path):
+    """Two files of one name in one folder of the run: its first publication is not taken for a finished one."""
+    for folder in ("a", "b"):
+        write_text(tmp_path / folder / "tiny" / "x.svg", folder)
+    with pytest.raises(InputError, match="results/tables: 1 of its 2 artifacts arrived"):
+        publish_tables([], ["a/tiny/x.svg", "b/tiny/x.svg"])
+    assert runs_of(client, "tables")["results/tables"].info.status == "RUNNING"
+    publish_tables([], ["b/tiny/x.svg"])
+    assert runs_of(client, "tables")["results/tables"].info.status == "FINISHED"
+
+
+@pytest.fixture
+def deaf():
+    """Address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://name:secret@127.0.0.1:{server.getsockname()[1]}"
+
+
+def spoil(store, way):
+    """A store that something is wrong with; what it returns is to be kept."""
+    if way == "damaged":
+        store.write_bytes(b"no database" * 99)
+        return None
+    connection = sqlite3.connect(store, isolation_level=None)
+    if way == "locked":
+        connection.execute("BEGIN EXCLUSIVE")
+    else:
+        connection.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
+    return connection
+
+
+def attempted(tmp_path):
+    """One publication as a job makes it: what its flag and the screen say, and the seconds it took."""
+    start, screen = time.monotonic(), io.StringIO()
+    attempt(lambda: publish("digits", [Run("one")]), tmp_path / "runs.json", screen)
+    return read_json(tmp_path / "runs.json"), screen.getvalue(), time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("damaged", "sqlite:///mlflow.db: the database is damaged; move its file away"),
+        ("locked", "sqlite:///mlflow.db: the database is locked; end what holds it"),
+        ("old", "sqlite:///mlflow.db: the database is of another version of MLflow; copy it, then `mlflow db upgrade`"),
+        ("read-only", "the database cannot be written; change that, or set MLFLOW_TRACKING_URI"),
+        ("away", "http://127.0.0.1:9: the server does not answer; start it, or correct or unset MLFLOW_TRACKING_URI"),
+        ("deaf", "the server does not answer"),
+        ("deleted", "'digits': it was deleted; `mlflow experiments restore -x 1` brings it back, `mlflow gc"),
+    ],
+)
+def test_a_store_that_fails_is_one_line_of_warning_and_publication_stays_due(
+    client, tmp_path, monkeypatch, deaf, caplog, fault, words
+):
+    uris = {"read-only": "sqlite:///file:mlflow.db?mode=ro&uri=true", "away": "http://127.0.0.1:9", "deaf": deaf}
+    if fault == "deleted":
+        client.delete_experiment(client.create_experiment("digits"))
+    elif fault in uris:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uris[fault])
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")  # the user's own value stands
+    forget_stores()
+    kept = None if fault == "deleted" or fault in uris else spoil(tmp_path / "mlflow.db", fault)
+    flag, screen, seconds = attempted(tmp_path)
+    assert screen.startswith("warning: not published to MLflow (") and screen.count("\n") == 1 and words in screen
+    assert "the same command tries again" in screen and "secret" not in screen
+    assert set(flag) == {"due"} and words in flag["due"] and words in caplog.text
+    assert failed_attempts(tmp_path / "runs.json") == 1 and seconds < 10
+    assert not is_lost(tmp_path / "runs.json"), "it is not there yet"
+    if kept:
+        kept.close()
+
+
+def test_a_publication_that_succeeds_after_a_failed_one(client, tmp_path, monkeypatch):
+    """The number of failures stays, so that nothing is due any more."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    attempted(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")  # as good as unset
+    flag, screen, _ = attempted(tmp_path)
+    assert flag == {"one": runs_of(client)["one"].info.run_id} and screen == ""
+    assert failed_attempts(tmp_path / "runs.json") == 1
+
+
+def test_a_fault_of_our_own_does_not_hold_up_the_table_either(tmp_path, caplog):
+    screen = io.StringIO()
+    attempt(lambda: {}["missing"], tmp_path / "runs.json", screen)
+    assert "KeyError: 'missing'; the log has more" in screen.getvalue() and "Traceback" in caplog.text
+
+
+def test_a_store_that_is_gone_is_noticed(client, tmp_path, monkeypatch):
+    attempted(tmp_path)
+    assert not is_lost(tmp_path / "runs.json")
+    Path("mlflow.db").unlink()
+    assert is_lost(tmp_path / "runs.json")
+    assert not is_lost(tmp_path / "none.json")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert not is_lost(tmp_path / "runs.json"), "that of a server cannot be seen from here"
+
+
+@pytest.mark.pipeline
+def test_the_table_is_made_without_mlflow_and_the_same_command_publishes_later(study, tmp_path, monkeypatch):
+    copied = study.copy(tmp_path / "study")
+    for path in ("results/published", "results/tables"):
+        shutil.rmtree(copied.folder / path)
+    main = "results/tables/main.csv"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    for made in (1, 0):
+        ended = copied.snakemake("--cores", "2", main)
+        assert (copied.folder / main).read_bytes() == (study.folder / main).read_bytes()
+        assert ended.stderr.count("warning: not published") == 1 and ended.stderr.count("rule tabulate:") == made
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    ended = copied.snakemake("--cores", "2", main)
+    assert "not published" not in ended.stderr and "rule tabulate:" not in ended.stderr
+    assert "results/runs/tiny/softmax/seed-0/mle" in read_json(copied.folder / "results/published/runs.json")
+    assert copied.plan(main) == {}
 
 
 def test_many_metrics_fit_in_batches(client):

@@ -213,5 +213,7 @@ def test_trap_30_no_run_is_lost_in_tracking(study):
     assert student.data.tags["mlflow.parentRunId"] == teacher.info.run_id
     assert {"train_path", "train_task", "test/samples-1/nll", "test/samples-2/nll"} <= set(student.data.metrics)
     tables = client.search_runs([client.get_experiment_by_name("tables").experiment_id])
-    files = {file.path for file in client.list_artifacts(tables[0].info.run_id)}
-    assert {"main.csv", "all.csv", "severity.svg", "depth.svg"} <= files
+    folders = ("tables", "figures/tiny")
+    files = {file.path for folder in folders for file in client.list_artifacts(tables[0].info.run_id, folder)}
+    expected = {"tables/main.csv", "tables/all.csv", "figures/tiny/severity.svg", "figures/tiny/depth.svg"}
+    assert expected <= files

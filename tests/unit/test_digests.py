@@ -14,17 +14,19 @@ JOBS = {  # name -> arguments of Plan.code
     "fetch digits_c": ["fetch_dataset", None, None, {"dataset": "digits_c"}],
     "train softmax": ["train_backbone", "digits", "softmax", {}],
     "train kep": ["train_backbone", "digits", "kep_svgp_1", {}],
+    "train sgpa": ["train_backbone", "digits", "sgpa_1", {}],
     "train imdb": ["train_backbone", "imdb-cpu", "softmax", {}],
     "cache": ["cache_trajectory", "digits", "softmax", {}],
     "train student": ["train_student", "digits", "softmax", {}],
     "predict mle": ["predict", "digits", "softmax", {"weights": "backbone"}],
     "predict kep": ["predict", "digits", "kep_svgp_1", {"weights": "backbone"}],
+    "predict sgpa": ["predict", "digits", "sgpa_1", {"weights": "backbone"}],
     "predict student": ["predict", "digits", "softmax", {"weights": "student"}],
     **{name: [name, None, None, {}] for name in ("scale", "pool_ensemble", "measure", "compare", "tabulate")},
     **{name: [name, None, None, {}] for name in ("plot_severity", "plot_reliability", "publish_runs")},
 }
-TRAININGS = {"train softmax", "train kep", "train imdb", "train student"}
-PREDICTIONS = {"predict mle", "predict kep", "predict student"}
+TRAININGS = {"train softmax", "train kep", "train sgpa", "train imdb", "train student"}
+PREDICTIONS = {"predict mle", "predict kep", "predict sgpa", "predict student"}
 EDITS = {
     "a new metric": (
         "numbers/metrics.py",
@@ -53,9 +55,15 @@ EDITS = {
     ),
     "kernel-eigenpair attention": (
         "models/attention.py",
-        "return self.lower.tril(-1)",
-        "return self.lower.tril(-2)",
+        "precision = (4 * self.log_l).exp()",
+        "precision = (2 * self.log_l).exp()",
         {"train kep", "predict kep"},
+    ),
+    "sparse Gaussian process attention": (
+        "models/attention.py",
+        "inverse_lengths = (-self.log_ls).exp()",
+        "inverse_lengths = (-2 * self.log_ls).exp()",
+        {"train sgpa", "predict sgpa"},
     ),
     "a temperature's search": ("numbers/temperature.py", "xtol=1e-15", "xtol=1e-14", {"scale"}),
     "how a data set is made": (

@@ -4,8 +4,11 @@ import pkgutil
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from director.__main__ import main
 from director.numbers.metrics import METRICS
 from director.report.tables import COST, MAIN, PUBLISHED, ROW
 
@@ -52,6 +55,26 @@ def test_dotted_names_are_those_of_code_or_options(page):
                 pkgutil.resolve_name(words)
             except (ImportError, AttributeError) as error:
                 pytest.fail(f"{page.name} names {words}: {error}")
+
+
+def test_the_quick_start_shows_what_own_predictions_give(tmp_path, monkeypatch, capsys):
+    """What `check` says of the table that it shows, and its other commands as they stand."""
+    section = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8").partition("\n## 7. Your own predictions\n")[2]
+    table = re.search(r"^```csv\n(.*?)^```", section, re.MULTILINE | re.DOTALL)[1]
+    (command, says), *_ = re.findall(r"^\$ director (.+)\n(.+)", section, re.MULTILINE)
+    (tmp_path / "pets.csv").write_text(table, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out == f"{says}\n"
+    logits = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"]).assign(
+        label=["a", "b"] * 15
+    )
+    logits.to_csv("new.csv")
+    logits.assign(a=0.5).to_parquet("old.parquet")
+    commands = re.findall(r"^director (.+?) +#", section, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["measure", "compare", "plot"]
+    for command in commands:
+        assert main(command.split()) == 0, command
 
 
 def test_every_metric_has_its_section():

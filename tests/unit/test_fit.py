@@ -16,7 +16,7 @@ from torch import nn
 from director.data.augment import epoch_order
 from director.errors import InputError
 from director.settings.training import Training
-from director.training.fit import fit, learning_rate_at
+from director.training.fit import fit, learning_rate_at, penalty_share_at
 
 
 class Points:
@@ -45,6 +45,9 @@ def network(seed=0):
     return nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2))
 
 
+OPTIONS = ("seed", "precision", "compile", "penalties", "annealing")  # of the loop, beside its settings
+
+
 def train(folder, model=None, train=None, loss=None, evaluate=None, **settings):
     model = model or network()
     points = Points() if train is None else train
@@ -58,7 +61,7 @@ def train(folder, model=None, train=None, loss=None, evaluate=None, **settings):
             return {"val_nll": F.cross_entropy(model(inputs), labels).item()}
 
     options = {"seed": 0, "state_file": folder / "state.safetensors", "identity": {}}
-    options |= {name: settings.pop(name) for name in ("seed", "precision", "compile") if name in settings}
+    options |= {name: settings.pop(name) for name in OPTIONS if name in settings}
     training = changed(TRAINING, **settings)
     return fit(model, loss or cross_entropy, evaluate or validation, points, training, **options), model
 
@@ -76,6 +79,39 @@ def test_learning_rate_rises_linearly_then_falls_as_a_cosine():
     assert (
         learning_rate_at(finer, 4, steps_per_epoch=10) == 0.5
     )  # warm-up is counted in epochs, the rate moves in steps
+
+
+def test_penalties_rise_linearly_to_their_weights():
+    shares = [penalty_share_at(0.5, step, steps=8) for step in range(8)]
+    assert shares == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
+    assert [penalty_share_at(0.0, step, steps=8) for step in (0, 7)] == [1.0, 1.0]
+    assert penalty_share_at(1.0, 7, steps=8) == 7 / 8
+
+
+def test_penalties_are_added_with_their_weights_and_logged_without(tmp_path):
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+
+    def loss(inputs, labels, generator):
+        # neither depends on the weights, but that they are trained
+        return {"loss": 1.0 + 0 * model.weight.sum(), "kl": torch.tensor(4.0), "other": torch.tensor(9.0)}
+
+    options = {"loss": loss, "evaluate": lambda: {"val_nll": 0.0}, "epochs": 4, "batch_size": 20, "warmup_epochs": 0}
+    outcome, _ = train(tmp_path, model, penalties={"kl": 0.5}, annealing=0.5, **options)
+    assert [row["train_loss"] for row in outcome.history] == [1, 2, 3, 3], "shares 0, 1/2, 1, 1 of 0.5 * 4"
+    assert {(row["train_kl"], row["train_other"]) for row in outcome.history} == {(4, 9)}
+
+
+def test_the_gradient_is_that_of_the_loss_with_its_penalties(tmp_path):
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(model.weight, 3.0)
+
+    def loss(inputs, labels, generator):
+        return {"loss": model.weight[0, 0] * 10.0, "kl": model.weight[0, 1] * 10.0}
+
+    options = {"loss": loss, "evaluate": lambda: {"val_nll": 0.0}, "epochs": 1, "batch_size": 20, "warmup_epochs": 0}
+    train(tmp_path, model, penalties={"kl": -1.0}, gradient_clip=None, **options)
+    torch.testing.assert_close(model.weight.detach(), torch.tensor([[3.0 - 1e-2, 3.0 + 1e-2]]))
 
 
 def test_every_epoch_sees_every_example_once_under_its_own_view(tmp_path):
@@ -151,6 +187,7 @@ def test_model_ends_with_the_first_best_epoch(tmp_path, selection, values, best)
 
     outcome, _ = train(tmp_path, model, evaluate=evaluate, epochs=4, selection=selection)
     assert outcome.best_epoch == best
+    assert (outcome.early_epoch, list(outcome.kept)) == (best, [best]), "without a val_nll, too"
     assert torch.equal(model[0].weight, weights[best - 1])
     assert not torch.equal(weights[best - 1], weights[best])
     assert not model.training
@@ -174,6 +211,26 @@ def test_of_equally_accurate_epochs_the_most_likely_one_is_kept(tmp_path):
 
     outcome, _ = train(tmp_path, network(), evaluate=evaluate, epochs=5, selection="val_accuracy")
     assert outcome.best_epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("nlls", "early"),
+    [([0.3, 0.2, 0.2, 0.4], 2), ([0.1, 0.2, 0.3, 0.4], 1), ([0.4, 0.3, 0.5, 0.2], 4)],
+    ids=["between", "first", "last"],
+)
+def test_the_epoch_of_the_lowest_nll_is_kept_beside_the_chosen_one(tmp_path, nlls, early):
+    model, weights = network(), []
+
+    def evaluate():
+        weights.append(model[0].weight.detach().clone())
+        return {"val_accuracy": [0.5, 0.6, 0.9, 0.7][len(weights) - 1], "val_nll": nlls[len(weights) - 1]}
+
+    outcome, _ = train(tmp_path, model, evaluate=evaluate, epochs=4, selection="val_accuracy")
+    assert (outcome.best_epoch, outcome.early_epoch) == (3, early)
+    assert set(outcome.kept) == {3, early}, "and no third one"
+    for epoch, state in outcome.kept.items():
+        assert torch.equal(state["0.weight"], weights[epoch - 1])
+    assert torch.equal(model[0].weight, weights[2]), "the model is the chosen one"
 
 
 def test_dropout_and_generator_depend_on_seed_and_step_alone(tmp_path):

@@ -52,7 +52,7 @@ SLOW = {
 }
 # what each script may load of these
 ALLOWED = {
-    **{name: {"torch"} for name in ("train_student", "cache_trajectory", "predict")},
+    **{name: {"torch"} for name in ("train_student", "cache_trajectory", "predict", "predict_student_noise")},
     **{name: set() for name in ("measure", "scale", "pool_ensemble", "compare")},
     # the catalogue of data sets loads scipy as such, which loads its parts where they are used (test_catalogue.py)
     "train_backbone": {"torch", "scipy"},

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from director.errors import InputError
-from director.methods import METHODS, POOLED
+from director.methods import POOLED
 from director.plan import ATTENTIONS, MODELS, STUDENT_MODEL, Job, Plan, Run, refuse_earlier_layout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +63,22 @@ def test_what_only_a_scaled_row_needs_is_trained_and_predicted_too():
     assert alone.names(weights="student") == ["director"] and alone.names(weights="backbone") == []
 
 
+def test_a_row_stopped_early_predicts_once_and_trains_nothing_of_its_own():
+    content = yaml.safe_load((ROOT / "config/experiments/digits.yaml").read_text())
+    content |= {
+        "methods": {"softmax": ["mle_early"]},
+        "comparison": {"reference": ["softmax", "mle_early"]},
+    }
+    from director.settings.experiment import Experiment
+    from director.settings.training import Compute
+
+    alone = Plan({"alone": Experiment.model_validate(content)}, Compute())
+    assert alone.names(weights="early") == ["mle_early"] and alone.names(weights="backbone") == []
+    assert {job.method for job in alone.trained("alone")} == {"backbone"}
+    options = alone.prediction_options("alone", "mle_early")
+    assert (options["randomness"], options["samples"], options["profile"]) == ("none", [1], False)
+
+
 def test_the_default_study_has_at_most_ninety_jobs(plan):
     """The jobs of main.csv: see tests/workflow/test_study.py for the count of a dry run."""
     jobs = 2  # tabulate, publish_runs
@@ -72,7 +88,7 @@ def test_the_default_study_has_at_most_ninety_jobs(plan):
         jobs += len(plan.datasets(name)) + len(plan.trained(name)) + len(predicted)
         jobs += sum(len(plan.students(name, backbone)) > 0 for backbone in chosen.methods) * len(chosen.seeds)
         jobs += sum(bool(plan.scaled(run)) for run in plan.runs(name)) + len(plan.runs(name))
-        jobs += sum(bool(METHODS[method].pools) for _, method in plan.rows(name)) + 1
+        jobs += sum(bool(plan.method(name, method).pools) for _, method in plan.rows(name)) + 1
     assert jobs <= 90
 
 

@@ -1,6 +1,7 @@
 """The predictions of one method with one trained model: all suites of an experiment, in one job."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from director.data.splits import write_split
 from director.errors import InputError
 from director.files import file_digest, read_json, write_json
 from director.models.weights import parameter_count, save_model
+from director.numbers.metrics import nll
 from director.numbers.predictions import expected_entropy, mutual_information, predictive_entropy
 from director.numbers.suites import load_suite, read_cost, suite_file
 from director.settings.suite import Suite
 from director.training import predict_run as predict_run_module
+from director.training.noise_scale import fit_into_file, read_noise_scale
 from director.training.predict import predict
 from director.training.predict_run import predict_run
 
@@ -298,3 +301,47 @@ def test_images_of_another_size_are_refused(data):
     random_images(6, "large", size=8).save(data / "large")
     with pytest.raises(InputError, match=r"images of shape \(1, 8, 8\)"):
         run(data, {"ood-large": Suite(dataset="large", part=None, labelled=False)})
+
+
+# -- a noise scale that is fitted on the validation part ---------------------------------------------------------------
+
+
+def test_a_fitted_noise_scale_is_that_of_every_suite(data):
+    options = STUDENT | {"samples": [4], "batch_size": 64}
+    fit = partial(fit_into_file, data / "noise_scale.json", {"method": "director_noise"})
+    manifest = run(data, SUITES, fit_noise=fit, **options)
+    fitted = read_noise_scale(data / "noise_scale.json")
+    tried = {row["scale"]: row["nll"] for row in fitted["tried"]}
+    assert fitted["samples"] == 4 and {0.0, 1.0} <= set(tried)
+    assert tried[fitted["scale"]] == min(tried.values())
+    for suite in SUITES:
+        assert load_suite(manifest, suite).about["noise_scale"] == fitted["scale"]
+    # the suites are roll-outs with that scale, and the validation NLL of the file is that of what was written
+    assert nll(load_suite(manifest, "val")) == pytest.approx(tried[fitted["scale"]], abs=1e-6)
+    plain = run(data, {"val": VALIDATION}, into="plain", **options)
+    assert nll(load_suite(plain, "val")) == pytest.approx(tried[1.0], abs=1e-6)
+    assert "noise_scale" not in load_suite(plain, "val").about
+    again = run(
+        data,
+        SUITES,
+        into="again",
+        fit_noise=partial(fit_into_file, data / "again.json", {"method": "director_noise"}),
+        **options,
+    )
+    assert (data / "again.json").read_bytes() == (data / "noise_scale.json").read_bytes()
+    assert suite_file(again, "test").read_bytes() == suite_file(manifest, "test").read_bytes()
+
+
+def test_the_predicted_variance_is_that_of_the_scaled_noise(data):
+    options = STUDENT | {"samples": [2]}
+    scaled = run(data, {"val": VALIDATION}, fit_noise=lambda predict: 3.0, **options)
+    plain = run(data, {"val": VALIDATION}, into="plain", **options)
+    first = [np.load(suite_file(manifest, "val", "depth.npz"))["variance"][:, 0] for manifest in (scaled, plain)]
+    np.testing.assert_allclose(first[0], 9 * first[1], rtol=1e-6)
+
+
+def test_no_noise_at_all_may_be_best(data):
+    """Then the roll-outs agree, which is no fault."""
+    manifest = run(data, {"val": VALIDATION}, fit_noise=lambda predict: 0.0, **STUDENT | {"samples": [2]})
+    first, second = load_suite(manifest, "val").logits
+    np.testing.assert_array_equal(first, second)

@@ -1,15 +1,22 @@
 """The path of a model: what a view of it may and may not do."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from director.errors import InputError
 from director.models.transformers import ImageTransformer, PathReadout, Transformer
+from director.noise import BatchNoise
 from director.path.residual import PATHS, TransformerPath, frozen, path_of
 
 
 def kep(layers):
     return {"kind": "kep_svgp", "layers": layers, "variant": "concat", "rank": 2, "multiplier": 1}
+
+
+def sgpa(layers):
+    return {"kind": "sgpa", "layers": layers, "kernel": "ard", "inducing": 2}
 
 
 def model(**changes):
@@ -22,8 +29,9 @@ def images(count=3):
     return torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_the_means_of_the_moments_are_the_states():
-    path = path_of(model(attention=kep(2)))
+@pytest.mark.parametrize("attention", [kep(2), sgpa(2)], ids=["kep_svgp", "sgpa"])
+def test_the_means_of_the_moments_are_the_states(attention):
+    path = path_of(model(attention=attention))
     states, mask = path.states(images())
     for step in (1, 2, 3):
         mean, variance = path.moments(step, states[step - 1], mask)
@@ -31,8 +39,24 @@ def test_the_means_of_the_moments_are_the_states():
         assert variance.shape == mean.shape and variance.min() >= 0 and variance.max() > 0
 
 
-def test_zero_variance_is_for_softmax_layers_only():
-    path = path_of(model(attention=kep(2)))
+@pytest.mark.parametrize("attention", [kep(2), sgpa(2)], ids=["kep_svgp", "sgpa"])
+def test_the_moments_of_a_step_are_those_of_its_samples(attention):
+    """The teacher's transition is what its own layer draws, residual included."""
+    network = model(attention=attention).double().eval()
+    path = path_of(network)
+    states, _ = path.states(images(1).double())
+    draws, generator = 20_000, torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        x = network.blocks[1].mlp_half(states[2]).expand(draws, -1, -1)
+        samples, _ = network.blocks[2].attention_half(x, noise=partial(BatchNoise(generator), 2))
+    mean, variance = path.moments(3, states[2])
+    assert ((samples.mean(0) - mean[0]).abs() < 5 * (variance[0] / draws).sqrt()).all()
+    torch.testing.assert_close(samples.var(0), variance[0], rtol=0.08, atol=0)
+
+
+@pytest.mark.parametrize("attention", [kep(2), sgpa(2)], ids=["kep_svgp", "sgpa"])
+def test_zero_variance_is_for_softmax_layers_only(attention):
+    path = path_of(model(attention=attention))
     states, _ = path.states(images())
     mean, variance = path.moments(1, states[0], softmax_variance="zero")
     assert torch.equal(mean, states[1]) and (variance == 0).all()
@@ -59,8 +83,9 @@ def test_a_view_leaves_the_model_as_it_was():
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_the_teacher_keeps_its_precision_where_the_student_trains_with_less():
-    path = path_of(model(attention=kep(1)))
+@pytest.mark.parametrize("attention", [kep(1), sgpa(1)], ids=["kep_svgp", "sgpa"])
+def test_the_teacher_keeps_its_precision_where_the_student_trains_with_less(attention):
+    path = path_of(model(attention=attention))
     states, _ = path.states(images())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(path.states(images())[0], states)

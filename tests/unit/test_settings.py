@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import director.settings.data
 import director.settings.experiment
@@ -17,7 +18,12 @@ import director.settings.training
 from director.errors import InputError
 from director.methods import ATTENTIONS, METHODS
 from director.models import attention as attention_module
-from director.models.attention import VARIANTS, KernelEigenpairAttention
+from director.models.attention import (
+    KERNELS,
+    VARIANTS,
+    KernelEigenpairAttention,
+    SparseGaussianProcessAttention,
+)
 from director.models.transformers import ImageTransformer, TextTransformer
 from director.path.cache import DTYPES
 from director.path.residual import SOFTMAX_VARIANCES
@@ -27,7 +33,7 @@ from director.settings.model import ImageModel, TextModel
 from director.settings.notation import read_yaml
 from director.settings.pages import generated_files
 from director.settings.reading import load_configuration, load_experiment
-from director.settings.training import KepSvgp, Losses, Training, TrajectorySource
+from director.settings.training import KepSvgp, Losses, Sgpa, Training, TrajectorySource
 from director.training.fit import SELECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +87,9 @@ def changed(path: tuple, value) -> dict:
         (("methods", "softmax"), ["temperature"], ["comparison.reference", "not among the methods"]),
         (("methods", "softmax"), ["mle", "mle"], ["methods", "names one twice"]),
         (("methods", "softmax"), ["mle", "kep_svgp"], ["kep_svgp on softmax", "use a backbone kep_svgp_*"]),
+        (("methods", "sgpa_1"), ["kep_svgp"], ["kep_svgp on sgpa_1", "use a backbone kep_svgp_*"]),
+        (("methods", "kep_svgp_1"), ["sgpa"], ["sgpa on kep_svgp_1", "use a backbone sgpa_*"]),
+        (("methods", "sgpa_6"), ["sgpa"], ["sgpa_6 has more layers than model.depth 5"]),
         (("methods", "kep_svgp_9"), ["kep_svgp"], ["kep_svgp_9 has more layers than model.depth 5"]),
         (("methods", "kep_svgp_0"), ["kep_svgp"], ["methods.kep_svgp_0", "refused", "pattern"]),
         (("methods", "kep_svgp"), ["kep_svgp"], ["methods.kep_svgp", "refused", "pattern"]),
@@ -89,6 +98,9 @@ def changed(path: tuple, value) -> dict:
         (("mc_dropout",), {"samples": 10}, ["mc_dropout.samples", "10", "valid list"]),
         (("kep_svgp",), {"samples": []}, ["kep_svgp.samples", "at least 1"]),
         (("kep_svgp",), {"variant": "both"}, ["kep_svgp.variant", "'both'", "'concat'"]),
+        (("sgpa",), {"kernel": "rbf"}, ["sgpa.kernel", "'rbf'", "'ard'", "'exponential'"]),
+        (("sgpa",), {"inducing": 0}, ["sgpa.inducing", "greater than or equal to 1"]),
+        (("sgpa",), {"annealing": 1.5}, ["sgpa.annealing", "1.5", "less than or equal to 1"]),
         (("director", "samples"), [0], ["director.samples.0", "greater than or equal to 1"]),
         (("director", "losses"), {"path": "none", "task_weight": 0}, ["director.losses", "nothing to learn"]),
         (("director", "losses"), {"path_weight": 0, "task_weight": 0}, ["director.losses", "nothing to learn"]),
@@ -287,6 +299,23 @@ def test_a_wrong_setting_of_a_text_experiment_is_one_line_too(tmp_path, section,
     assert any(all(word in line for word in [str(file), *words]) for line in lines), lines
 
 
+def test_sparse_gaussian_process_attention_reads_texts():
+    """And then kep_svgp.variant, which no backbone has, does not matter."""
+    methods = {"softmax": ["mle"], "sgpa_all": ["sgpa", "director"]}
+    chosen = Experiment.model_validate(TEXT | {"methods": methods, "kep_svgp": {}})
+    assert chosen.attention_layers("sgpa_all") == {"kind": "sgpa", "layers": 2, "kernel": "ard", "inducing": 16}
+
+
+def test_a_backbone_has_its_own_attentions_penalties_training_and_annealing():
+    methods = {"softmax": ["mle"], "kep_svgp_1": ["kep_svgp"], "sgpa_3": ["sgpa"]}
+    sgpa = {"kernel": "exponential", "inducing": 5, "eta_kl": 0.1, "training": {"epochs": 7}, "samples": [4, 2]}
+    chosen = digits(methods=methods, sgpa=sgpa)
+    assert chosen.attention_layers("sgpa_3") == {"kind": "sgpa", "layers": 3, "kernel": "exponential", "inducing": 5}
+    assert chosen.penalties_of("sgpa_3") == {"kl": 0.1} and chosen.training_of("sgpa_3").epochs == 7
+    assert [chosen.annealing_of(backbone) for backbone in methods] == [0.0, 0.0, 0.5]
+    assert chosen.samples_of("sgpa") == [2, 4]
+
+
 def test_a_text_model_does_not_go_with_images_nor_an_image_model_with_texts():
     for data, model in ((digits().model_dump()["data"], TEXT["model"]), (TEXT["data"], digits().model_dump()["model"])):
         with pytest.raises(ValueError, match=r"model\.kind is \w+, but \w+ holds \w+s; set it to \w+"):
@@ -443,7 +472,7 @@ def test_a_backbones_name_says_how_many_layers_are_kernel_eigenpair(backbone, la
 def test_a_softmax_backbone_does_not_depend_on_options_it_has_not():
     """Else a change of the rank would train it again."""
     changed_rank = digits(kep_svgp={"rank": 3, "training": {"epochs": 6}})
-    for given in ("attention_layers", "penalties_of", "training_of"):
+    for given in ("attention_layers", "penalties_of", "training_of", "annealing_of"):
         assert getattr(changed_rank, given)("softmax") == getattr(digits(), given)("softmax")
         assert getattr(changed_rank, given)("kep_svgp_1") is not None
 
@@ -522,6 +551,8 @@ def test_settings_are_the_arguments_of_what_they_set():
     assert set(TextModel.model_fields) - texts == {"kind", "vocabulary", "embedding"}, "become tokenizer and table"
     layer = set(inspect.signature(KernelEigenpairAttention).parameters)
     assert set(KepSvgp().layer()) == layer - {"width", "heads", "tokens", "dropout"}
+    layer = set(inspect.signature(SparseGaussianProcessAttention).parameters)
+    assert set(Sgpa().layer()) == layer - {"width", "heads", "tokens", "dropout"}
 
 
 def test_a_table_of_methods_and_one_of_attentions():
@@ -534,6 +565,31 @@ def test_a_table_of_methods_and_one_of_attentions():
         assert method.samples is None or min(method.samples(digits())) >= 1
 
 
+def test_rows_that_are_made_of_others():
+    chosen = digits(variants={"mse": {"losses": {"path": "mse"}}}, director=DIRECTOR | {"samples": [1, 4]})
+    assert chosen.method("mc_dropout_temperature").scales == "mc_dropout"
+    noise = chosen.method("director_mse_noise")
+    assert (noise.student, noise.fits_noise, noise.samples(chosen)) == ("director_mse", True, [4])
+    assert chosen.method("director_noise_temperature").scales == "director_noise"
+    assert chosen.method("director_noise").student == chosen.method("director").student == "director"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["mle", "mle_temperature"], "mle_temperature is the row temperature; call it that"),
+        (["mle", "ensemble", "ensemble_temperature"], "ensemble has no validation predictions; drop the method"),
+        (["mle", "temperature", "temperature_temperature"], "temperature is scaled already"),
+        (["mle", "mle_noise"], "mle is no student, whose noise could be scaled"),
+        (["mle", "director_fast_noise"], "no variant 'fast'; known: none"),
+        (["mle", "temperature_ensemble"], "temperature_ensemble pools the row temperature of softmax; add it"),
+    ],
+)
+def test_rows_that_cannot_be_made_of_others_are_named(rows, message):
+    with pytest.raises(ValidationError, match=message):
+        digits(methods={"softmax": rows})
+
+
 def test_choices_are_those_of_the_code():
     def choices(schema, field):
         return set(get_args(schema.model_fields[field].annotation))
@@ -541,6 +597,7 @@ def test_choices_are_those_of_the_code():
     assert choices(Losses, "softmax_variance") == set(SOFTMAX_VARIANCES)
     assert choices(TrajectorySource, "dtype") == set(DTYPES)
     assert choices(KepSvgp, "variant") == set(VARIANTS)
+    assert choices(Sgpa, "kernel") == set(KERNELS)
     assert choices(Training, "selection") == set(SELECTIONS)
 
 

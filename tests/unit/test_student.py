@@ -204,6 +204,7 @@ def test_unusable_arguments_are_named():
     [
         teacher(),
         teacher(attention={"kind": "kep_svgp", "layers": 2, "variant": "concat", "rank": 2, "multiplier": 1}),
+        teacher(attention={"kind": "sgpa", "layers": 2, "kernel": "ard", "inducing": 2}),
         TextTransformer(
             tokenizer=train_tokenizer(["the key is here"], 40),
             max_length=6,
@@ -214,7 +215,7 @@ def test_unusable_arguments_are_named():
             classes=2,
         ),
     ],
-    ids=["image", "kep_svgp", "text"],
+    ids=["image", "kep_svgp", "sgpa", "text"],
 )
 def test_a_student_is_rebuilt_without_its_teacher(monkeypatch, network):
     made = student_of(path_of(network), Kernel(mlp_ratio=2.0, mlp_first=True))

@@ -20,6 +20,7 @@ from director.training.predict import predict
 TOKENIZER = train_tokenizer(["the key is here", "the keys are here", "a bird sings", "birds sing"], 60)
 SMALL = {"max_length": 7, "width": 12, "depth": 3, "heads": 3, "mlp_width": 10, "classes": 4, "tokenizer": TOKENIZER}
 KEP = {"attention": {"kind": "kep_svgp", "layers": 2, "variant": "sum", "rank": 2, "multiplier": 2}}
+SGPA = {"attention": {"kind": "sgpa", "layers": 2, "kernel": "exponential", "inducing": 2}}
 LENGTHS = (7, 1, 4)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -86,7 +87,11 @@ def test_an_embedding_is_table_and_position_and_zero_at_padding():
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("make", [small, partial(small, **KEP), student], ids=["softmax", "kep_svgp", "student"])
+@pytest.mark.parametrize(
+    "make",
+    [small, partial(small, **KEP), partial(small, **SGPA), student],
+    ids=["softmax", "kep_svgp", "sgpa", "student"],
+)
 def test_a_text_has_the_same_logits_alone_and_padded_in_a_batch(make, dtype):
     model, tolerance = make(dtype), {"rtol": 0, "atol": TOLERANCE[dtype]}
     with torch.no_grad():
@@ -96,7 +101,9 @@ def test_a_text_has_the_same_logits_alone_and_padded_in_a_batch(make, dtype):
     assert (together[0] - together[2]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("make", [partial(small, **KEP), student], ids=["kep_svgp", "student"])
+@pytest.mark.parametrize(
+    "make", [partial(small, **KEP), partial(small, **SGPA), student], ids=["kep_svgp", "sgpa", "student"]
+)
 def test_a_texts_samples_are_the_same_alone_and_padded_in_a_batch(make):
     model = make()
 

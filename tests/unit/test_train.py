@@ -21,6 +21,7 @@ from builders import (
     changed,
     history,
     kep_attention,
+    sgpa_attention,
     trained_backbone,
     trained_student,
 )
@@ -33,7 +34,7 @@ from director.files import file_digest, read_json, write_json
 from director.models.student import Director
 from director.models.weights import load_model, parameter_count
 from director.training import fit, job
-from director.training.job import COST, HISTORY, SETTINGS, WEIGHTS
+from director.training.job import COST, EARLY, HISTORY, SETTINGS, WEIGHTS
 from director.training.predict import predict
 
 
@@ -64,33 +65,59 @@ def test_backbone_writes_weights_history_cost_and_settings(data):
 
     cost = read_json(folder / COST)
     assert cost["parameters"] == sum(p.numel() for p in model.parameters())
-    assert {"train_seconds", "epochs", "best_epoch", "device", "threads", "peak_memory_bytes"} < set(cost)
+    assert {"train_seconds", "epochs", "best_epoch", "early_epoch", "device", "threads"} < set(cost)
+    assert cost["peak_memory_bytes"] > 0
 
     settings = yaml.safe_load((folder / SETTINGS).read_text())
     assert settings["training"]["epochs"] == 4
     assert settings["augmentation"] == {"padding": 1, "flip": True}
     assert sorted(path.name for path in folder.iterdir()) == [
         "cost.json",
+        "early.safetensors",
         "history.csv",
         "model.safetensors",
         "settings.yaml",
     ]
 
 
+def validation_nll(data, weights_file):
+    """NLL of the validation part by a file of weights."""
+    dataset = Dataset.load(data / "data")
+    examples = ImageExamples(dataset.select(np.arange(24, 32)), NORMALISATION)
+    logits = predict(load_model(weights_file)[0], examples, batch_size=3).logits[0]
+    return F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(dataset.labels[24:32].copy())).item()
+
+
 def test_weights_are_those_of_the_best_epoch_and_the_validation_numbers_come_from_them(data):
     folder = backbone(data, training={"epochs": 6, "selection": "val_nll"})
-    model, about = load_model(folder / WEIGHTS)
-    dataset = Dataset.load(data / "data")
-    logits = predict(model, ImageExamples(dataset.select(np.arange(24, 32)), NORMALISATION), batch_size=3).logits[0]
-    nll = F.cross_entropy(torch.from_numpy(logits), torch.from_numpy(dataset.labels[24:32].copy())).item()
+    _, about = load_model(folder / WEIGHTS)
     rows = history(folder)
-    assert rows[about["best_epoch"] - 1]["val_nll"] == pytest.approx(nll, rel=1e-5)
-    assert rows[about["best_epoch"] - 1]["val_nll"] == min(row["val_nll"] for row in rows)
+    nll = pytest.approx(validation_nll(data, folder / WEIGHTS), rel=1e-5)
+    assert rows[about["best_epoch"] - 1]["val_nll"] == nll == min(row["val_nll"] for row in rows)
+
+
+def test_the_same_training_stopped_early_lies_beside_it(data):
+    """The weights of the epoch with the lowest validation NLL, whatever chooses the epoch."""
+    folder = backbone(data, training={"epochs": 6, "selection": "last"})
+    (_, last), (_, early) = (load_model(folder / name) for name in (WEIGHTS, EARLY))
+    nlls = [row["val_nll"] for row in history(folder)]
+    assert (last["epoch"], early["epoch"]) == (6, 1 + np.argmin(nlls)) and early["epoch"] < 6
+    for name, about in ((WEIGHTS, last), (EARLY, early)):
+        assert nlls[about.pop("epoch") - 1] == pytest.approx(validation_nll(data, folder / name), rel=1e-5)
+    assert last == early
+    noted = yaml.safe_load((folder / SETTINGS).read_text()), read_json(folder / COST)
+    for notes in (early, *noted):
+        assert (notes["best_epoch"], notes["early_epoch"]) == (6, 1 + np.argmin(nlls))
+
+
+def test_where_one_epoch_is_both_the_two_files_are_the_same(data):
+    folder = backbone(data, training={"selection": "val_nll"})
+    assert (folder / EARLY).read_bytes() == (folder / WEIGHTS).read_bytes()
 
 
 def test_same_settings_give_the_same_bytes_and_another_seed_others(data):
     one, two, other = backbone(data, "one"), backbone(data, "two"), backbone(data, "three", seed=4)
-    for name in (WEIGHTS, HISTORY, SETTINGS):
+    for name in (WEIGHTS, EARLY, HISTORY, SETTINGS):
         assert (one / name).read_bytes() == (two / name).read_bytes()
         assert (one / name).read_bytes() != (other / name).read_bytes()
 
@@ -103,6 +130,31 @@ def test_kernel_eigenpair_penalties_enter_with_their_weights(data):
         assert row["train_kl"] > 0
     for row in history(backbone(data, "bare", **options)):
         assert row["train_loss"] == pytest.approx(row["train_cross_entropy"])
+
+
+def test_the_divergence_of_a_sparse_gaussian_process_rises_into_the_loss(data):
+    options = {"attention": sgpa_attention(), "penalties": {"kl": 0.5}}
+    rows = history(backbone(data, annealing=0.25, **options))  # the first of four epochs
+    parts = [(row["train_loss"] - row["train_cross_entropy"]) / row["train_kl"] for row in rows]
+    assert 0 < parts[0] < 0.5 and parts[1:] == pytest.approx([0.5] * 3, rel=1e-4)
+    at_once = history(backbone(data, "at once", **options))
+    assert at_once[0]["train_loss"] == pytest.approx(
+        at_once[0]["train_cross_entropy"] + 0.5 * at_once[0]["train_kl"], rel=1e-5
+    )
+
+
+def test_a_student_of_a_sparse_gaussian_process_and_samples_of_its_own(data):
+    folder = backbone(data, attention=sgpa_attention(), penalties={"kl": 0.01}, annealing=0.5)
+    examples = ImageExamples(Dataset.load(data / "data"), NORMALISATION)
+    made, _ = load_model(student(data) / WEIGHTS)
+    assert not [name for name, _ in made.named_parameters() if "log_ls" in name or name.endswith(".z")]
+    teacher, _ = load_model(folder / WEIGHTS)
+    options = {"randomness": "noise", "samples": 3, "seed": 1}
+    together, apart = (predict(teacher, examples, batch_size=size, **options).logits for size in (120, 7))
+    np.testing.assert_allclose(together, apart, atol=1e-5)
+    assert together.std(0).min() > 0
+    mean = predict(teacher, examples).logits
+    assert np.abs(together - mean).max() > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -160,9 +212,8 @@ def test_student_writes_what_a_backbone_does_and_its_seconds_include_the_teacher
     assert about["teacher"] == file_digest(taught / "backbone" / "model.safetensors")
     settings = yaml.safe_load((folder / SETTINGS).read_text())
     assert (settings["losses"], settings["kernel"]) == (LOSSES.model_dump(), KERNEL.model_dump())
-    assert sorted(path.name for path in (taught / "director").iterdir()) == sorted(
-        path.name for path in (taught / "backbone").iterdir()
-    )
+    written, of_teacher = ({path.name for path in (taught / name).iterdir()} for name in ("director", "backbone"))
+    assert written == of_teacher - {EARLY}
 
 
 def test_the_teacher_stays_as_it_was(taught, monkeypatch):

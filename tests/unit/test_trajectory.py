@@ -38,15 +38,21 @@ def kep(variant):
     return {"kind": "kep_svgp", "layers": 1, "variant": variant, "rank": 2, "multiplier": 2}
 
 
-@pytest.fixture(params=["images", "text"])
+def sgpa(kernel):
+    """Sparse Gaussian process attention in the last layer."""
+    return {"kind": "sgpa", "layers": 1, "kernel": kernel, "inducing": 2}
+
+
+@pytest.fixture(params=["images", "text", "sgpa-images", "sgpa-text"])
 def teacher(request):
-    """A path, and rows -> inputs of it; the text model has kernel-eigenpair layers, its inputs are ragged."""
+    """A path, and rows -> inputs of it; the inputs of the text models are ragged."""
     torch.manual_seed(0)
-    if request.param == "images":
-        model = ImageTransformer(image_size=8, channels=1, patch=4, **SIZES, attention=kep("concat"))
+    of_images, of_texts = (sgpa("ard"), sgpa("exponential")) if "sgpa" in request.param else (kep("concat"), kep("sum"))
+    if request.param.endswith("images"):
+        model = ImageTransformer(image_size=8, channels=1, patch=4, **SIZES, attention=of_images)
         inputs = torch.randn(COUNT, 1, 8, 8)
         return path_of(model), lambda rows: inputs[rows]
-    model = TokenTransformer({**SIZES, "attention": kep("sum")})
+    model = TokenTransformer({**SIZES, "attention": of_texts})
     numbers = torch.randint(20, (COUNT, 8))
     lengths = torch.tensor([8, 3, 1, 5, 7, 2, 2, 4, 6, 3])
     numbers[torch.arange(8) >= lengths[:, None]] = -1

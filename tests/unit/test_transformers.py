@@ -25,6 +25,11 @@ def kep(layers, **changes):
     return {"kind": "kep_svgp", "layers": layers, "variant": "concat", "rank": 10, "multiplier": 10} | changes
 
 
+def sgpa(layers, **changes):
+    """Sparse Gaussian process attention in the last layers."""
+    return {"kind": "sgpa", "layers": layers, "kernel": "ard", "inducing": 2} | changes
+
+
 def small(**changes):
     torch.manual_seed(1)
     return ImageTransformer(**SMALL | changes).eval()
@@ -55,8 +60,9 @@ def test_patches_are_read_in_rows_and_pixels_by_row_column_channel():
     assert torch.equal(x[0, 1, 10:12], batch[0, :, 1, 5])
 
 
-def test_dropout_is_after_both_linears_and_kernel_attention_and_off_in_evaluation():
-    model, batch = small(attention=kep(1), dropout=0.5), images()
+@pytest.mark.parametrize("attention", [kep(1), sgpa(1)], ids=["kep_svgp", "sgpa"])
+def test_dropout_is_after_both_linears_and_kernel_attention_and_off_in_evaluation(attention):
+    model, batch = small(attention=attention, dropout=0.5), images()
     assert sum(isinstance(module, torch.nn.Dropout) and module.p == 0.5 for module in model.modules()) == 3 * 2 + 1
     assert torch.equal(model(batch), model(batch))
     model.train()
@@ -80,8 +86,19 @@ def test_only_the_last_layers_are_random_and_give_penalties():
     assert mixed.forward_with_penalties(batch)[1].keys() == {"ksvd", "kl"}
 
 
-def test_samples_are_the_same_in_any_batch_and_for_each_layer_another():
-    model, batch = small(attention=kep(2)), images(4)
+def test_penalties_of_sparse_gaussian_processes_are_summed_over_the_last_layers():
+    model, batch = small(attention=sgpa(2)), images()
+    x = model.blocks[0].mlp_half(model.blocks[0].attention_half(model.embedding(batch)[0])[0])
+    x, first = model.blocks[1].attention_half(x)
+    _, second = model.blocks[2].attention_half(model.blocks[1].mlp_half(x))
+    penalties = model.forward_with_penalties(batch)[1]
+    assert penalties.keys() == {"kl"} and first["kl"] > 0
+    torch.testing.assert_close(penalties["kl"], first["kl"] + second["kl"])
+
+
+@pytest.mark.parametrize("attention", [kep(2), sgpa(2), sgpa(2, kernel="exponential")], ids=str)
+def test_samples_are_the_same_in_any_batch_and_for_each_layer_another(attention):
+    model, batch = small(attention=attention), images(4)
     together = unfold(model(fold(batch, 2), ExampleNoise(7, [10, 11, 12, 13], 2)), 2)
     alone = unfold(model(fold(batch[2:3], 2), ExampleNoise(7, [12], 2)), 2)
     torch.testing.assert_close(together[:, 2:3], alone)
@@ -106,8 +123,10 @@ def test_readout_pools_real_tokens_only():
         ({"dropout": 1.0}, "dropout 1.0"),
         ({"classes": 1}, "not 1"),
         ({"attention": kep(1, variant="max")}, "'max'"),
-        ({"attention": kep(1, kind="linear")}, "'linear'.* needs `layers` and a kind, one of kep_svgp"),
-        ({"attention": {"kind": "kep_svgp"}}, "needs `layers` and a kind, one of kep_svgp"),
+        ({"attention": sgpa(1, kernel="linear")}, "kernel 'linear' is unknown: choose one of ard, exponential"),
+        ({"attention": sgpa(1, inducing=0)}, "inducing must be >= 1, not 4, 0"),
+        ({"attention": kep(1, kind="linear")}, "'linear'.* needs `layers` and a kind, one of kep_svgp, sgpa"),
+        ({"attention": {"kind": "kep_svgp"}}, "needs `layers` and a kind, one of kep_svgp, sgpa"),
     ],
 )
 def test_bad_sizes_are_named(changes, value):
@@ -124,7 +143,7 @@ def test_the_table_of_backbones_names_them_by_their_kind():
     assert {"image_transformer": ImageTransformer, "text_transformer": TextTransformer} == BACKBONES
 
 
-@pytest.mark.parametrize("attention", [None, kep(2)], ids=["softmax", "kep_svgp"])
+@pytest.mark.parametrize("attention", [None, kep(2), sgpa(2)], ids=["softmax", "kep_svgp", "sgpa"])
 def test_the_ends_of_a_model_are_those_that_its_settings_make(attention):
     model = small(dropout=0.3, attention=attention)
     embedding, readout = ImageTransformer.ends_of(model.settings)

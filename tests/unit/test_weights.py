@@ -20,6 +20,7 @@ IMAGE = {**SIZES, "image_size": 8, "channels": 2, "patch": 4, "classes": 5}
 TOKENIZER = train_tokenizer(["the key is here", "the keys are here", "a bird sings", "birds sing"], 60)
 TEXT = {**SIZES, "max_length": 7, "classes": 4, "tokenizer": TOKENIZER}
 KEP_SUM = {"kind": "kep_svgp", "layers": 2, "variant": "sum", "rank": 2, "multiplier": 2}
+SGPA = {"kind": "sgpa", "layers": 2, "kernel": "exponential", "inducing": 2}
 
 
 def image_model(**changes):
@@ -51,7 +52,7 @@ def texts():
     return {"tokens": torch.randint(10, (3, 7), generator=torch.Generator().manual_seed(3)), "mask": mask}
 
 
-@pytest.mark.parametrize("attention", [None, KEP_SUM], ids=["softmax", "kep_svgp"])
+@pytest.mark.parametrize("attention", [None, KEP_SUM, SGPA], ids=["softmax", "kep_svgp", "sgpa"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_saved_model_comes_back(tmp_path, attention, dtype):
     model = image_model(attention=attention).to(dtype)
@@ -68,7 +69,9 @@ def test_a_saved_model_comes_back(tmp_path, attention, dtype):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"attention": KEP_SUM}, {"embedding_width": 5}], ids=["softmax", "kep", "table"]
+    "changes",
+    [{}, {"attention": KEP_SUM}, {"attention": SGPA}, {"embedding_width": 5}],
+    ids=["softmax", "kep", "sgpa", "table"],
 )
 def test_a_saved_text_model_comes_back_with_its_tokenizer(tmp_path, changes):
     save_model(tmp_path / "a.safetensors", text_model(**changes), {"seed": 3})
@@ -83,7 +86,7 @@ def test_a_saved_text_model_comes_back_with_its_tokenizer(tmp_path, changes):
     assert student_again.settings["backbone"]["settings"]["tokenizer"] == TOKENIZER
 
 
-@pytest.mark.parametrize("attention", [None, KEP_SUM], ids=["softmax", "kep_svgp"])
+@pytest.mark.parametrize("attention", [None, KEP_SUM, SGPA], ids=["softmax", "kep_svgp", "sgpa"])
 def test_a_saved_student_comes_back(tmp_path, attention):
     teacher = image_model(attention=attention, heads=2).double()
     made = moved_student(teacher, mlp_ratio=2.0, mlp_first=True, dropout=0.2)

@@ -69,16 +69,16 @@ def test_a_new_metric_reruns_measure_and_what_shows_it(copied):
 def test_a_change_of_meaning_reruns_exactly_its_dependants(copied):
     edit(copied.checkout, "numbers/temperature.py", "xtol=1e-15", "xtol=1e-14")
     plan = copied.plan("all")
-    # temperature and director_temperature of a run folder in one job, 2 seeds
-    assert (plan["scale"], plan["measure"]) == (2, 2)
-    assert not UPSTREAM & set(plan)
+    # all temperatures of a run folder in one job, 2 seeds, and the ensemble of the scaled members
+    assert (plan["scale"], plan["pool_ensemble"], plan["measure"]) == (2, 1, 3)
+    assert not (UPSTREAM - {"pool_ensemble"}) & set(plan)
 
 
 def test_a_change_of_the_model_reruns_training_and_what_follows(copied):
     edit(copied.checkout, "models/attention.py", "return x.unflatten(", "return +x.unflatten(")
     plan = copied.plan("all")
-    # 2 backbones, 2 seeds; mle, mc_dropout and kep_svgp
-    assert (plan["train_backbone"], plan["predict"]) == (4, 6)
+    # 2 backbones, 2 seeds; mle, mle_early, mc_dropout and kep_svgp
+    assert (plan["train_backbone"], plan["predict"]) == (4, 8)
     assert (plan["cache_trajectory"], plan["train_student"], plan["predict_student"]) == (2, 2, 2)
     assert "fetch_dataset" not in plan
 
@@ -126,8 +126,9 @@ def test_a_value_reruns_its_rule_and_what_follows(copied):
     copied.settings(director=tiny["director"] | {"training": training})
     plan = copied.plan("all")
     assert (plan["train_student"], plan["predict_student"]) == (2, 2)
-    assert (plan["scale"], plan["measure"]) == (2, 2), "director, and director_temperature"
-    assert not {"train_backbone", "cache_trajectory", "predict", "pool_ensemble"} & set(plan)
+    assert (plan["predict_student_noise"], plan["scale"]) == (2, 2)
+    assert (plan["pool_ensemble"], plan["measure"]) == (1, 3), "as one job scales all methods of a run folder"
+    assert not {"train_backbone", "cache_trajectory", "predict"} & set(plan)
 
     copied.settings(director=tiny["director"] | {"trajectory": {"source": "cache", "views": 1, "dtype": "bfloat16"}})
     plan = copied.plan("all")
@@ -170,7 +171,7 @@ def test_a_damaged_file_is_named_and_not_used(copied, path, user):
     assert ended.returncode != 0
     words = ended.stdout + ended.stderr
     line = next(line for line in words.splitlines() if line.strip().startswith("error: "))
-    assert path in line and "make it again" in line, line
+    assert path in line and "again" in line, line
     assert f"rule {user}" in words.lower()
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 import zipfile
+from base64 import b64encode
 
 import numpy as np
 import pandas as pd
@@ -19,12 +20,16 @@ from director.settings.training import Kernel
 pytestmark = pytest.mark.pipeline
 ROWS = [  # backbone, method, samples, runs
     ("softmax", "mle", 1, 2),
+    ("softmax", "mle_early", 1, 2),
     ("softmax", "temperature", 1, 2),
     ("softmax", "mc_dropout", 3, 2),
     ("softmax", "ensemble", 2, 1),
+    ("softmax", "temperature_ensemble", 2, 1),
     ("softmax", "director", 1, 2),
     ("softmax", "director", 2, 2),
     ("softmax", "director_temperature", 2, 2),
+    ("softmax", "director_noise", 2, 2),
+    ("softmax", "director_noise_temperature", 2, 2),
     ("kep_svgp_1", "kep_svgp", 1, 2),
     ("kep_svgp_1", "kep_svgp", 2, 2),
 ]
@@ -41,7 +46,7 @@ def test_main_table_has_every_row(study):
     assert list(table[["backbone", "method", "samples", "seeds"]].itertuples(index=False, name=None)) == ROWS
     shown = [column for column in MAIN if not column.startswith("shifted_")]
     assert table[[*shown, "parameters", "train_seconds", "predict_seconds_per_1000"]].notna().all(axis=None)
-    assert table["accuracy_std"].isna().tolist() == [method == "ensemble" for _, method, _, _ in ROWS]
+    assert table["accuracy_std"].isna().tolist() == [method.endswith("ensemble") for _, method, _, _ in ROWS]
 
 
 def test_a_temperature_moves_no_class(study):
@@ -57,7 +62,8 @@ def test_costs_in_the_main_table_are_of_what_predicts_and_of_all_that_was_traine
     seeds = [study.folder / f"results/runs/tiny/softmax/seed-{seed}" for seed in (0, 1)]
     teacher, _ = load_model(seeds[0] / "backbone/model.safetensors")
     student, _ = load_model(seeds[0] / "director/model.safetensors")
-    assert row.loc[("mle", 1), "parameters"] == parameter_count(teacher)
+    assert row.loc[("mle", 1), "parameters"] == row.loc[("mle_early", 1), "parameters"] == parameter_count(teacher)
+    assert row.loc[("mle", 1), "train_seconds"] == row.loc[("mle_early", 1), "train_seconds"], "one training"
     assert row.loc[("ensemble", 2), "parameters"] == 2 * parameter_count(teacher)
     expected = parameter_count(student_of(path_of(teacher), Kernel()))
     for key in (("director", 1), ("director", 2), ("director_temperature", 2)):
@@ -96,7 +102,7 @@ def test_the_tables_numbers_are_those_of_the_prediction_files(study):
 @pytest.mark.parametrize("suite", SUITES)
 @pytest.mark.parametrize(("backbone", "method"), METHODS)
 def test_every_prediction_file_says_where_it_comes_from(study, backbone, method, suite):
-    seed = "pooled" if method == "ensemble" else "0"
+    seed = "pooled" if method.endswith("ensemble") else "0"
     folder = study.folder / f"results/runs/tiny/{backbone}/seed-{seed}/{method}"
     predictions = Predictions.load(folder / f"predictions/{suite}.npz")
     about = predictions.about
@@ -129,6 +135,19 @@ def test_a_student_knows_its_teacher_and_predictions_their_student(study):
         assert (cache["identity"]["weights"], cache["count"], cache["complete"]) == (teacher, 1600, True)
 
 
+def test_each_method_predicts_with_its_own_weights_of_the_backbone(study):
+    """Snakemake's record says which: in a short training both files may hold the same epoch."""
+    for seed in (0, 1):
+        run = f"results/runs/tiny/softmax/seed-{seed}"
+        for method, name in (("mle", "model"), ("mc_dropout", "model"), ("mle_early", "early")):
+            weights, manifest = f"{run}/backbone/{name}.safetensors", f"{run}/{method}/predictions/manifest.json"
+            record = study.folder / ".snakemake/metadata" / b64encode(manifest.encode()).decode()
+            inputs = json.loads(record.read_text())["input"]
+            assert [path for path in inputs if path.endswith(".safetensors")] == [weights]
+            about = Predictions.load(study.folder / run / method / "predictions/test.npz").about
+            assert about["weights"] == file_digest(study.folder / weights)
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_student_leaves_its_uncertainty_along_the_depth(study, suite):
     for seed in (0, 1):
@@ -139,7 +158,7 @@ def test_a_student_leaves_its_uncertainty_along_the_depth(study, suite):
             assert np.array_equal(file["mutual_information"], mutual_information(predictions))
             assert json.loads(str(file["about"])) == predictions.about
     others = set(study.folder.glob("results/runs/tiny/*/*/*/predictions/*.depth.npz"))
-    assert {path.parts[-3] for path in others} == {"director"}
+    assert {path.parts[-3] for path in others} == {"director", "director_noise"}
 
 
 def test_corrupted_suite_holds_test_examples_only(study):

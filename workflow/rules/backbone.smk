@@ -1,12 +1,13 @@
 # Backbones: the trained transformers that every method starts from.
 
-# Deal the data into train, validation and test for one seed, and train one backbone to its best validation epoch; a killed
-# job goes on where it was.
+# Deal the data into train, validation and test for one seed, and train one backbone to its best validation epoch; `early` is the
+# same training at the epoch with the lowest validation NLL. A killed job goes on where it was.
 rule train_backbone:
     input:
         manifest=own_data,
     output:
-        weights=f"{BACKBONE}/model.safetensors",
+        weights=BACKBONE_WEIGHTS["backbone"],
+        early=BACKBONE_WEIGHTS["early"],
         history=f"{BACKBONE}/history.csv",
         cost=f"{BACKBONE}/cost.json",
         settings=f"{BACKBONE}/settings.yaml",

@@ -22,13 +22,13 @@ rule scale:
 # Pool the predictions of all seeds into a deep ensemble.
 rule pool_ensemble:
     input:
-        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
-        costs=lambda wildcards: [ancient(COST.format(**job._asdict())) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
+        members=lambda wildcards: list(map(declared, PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone))),
     output:
         manifest=MANIFEST.replace("{seed}", POOLED),
         cost=COST.replace("{seed}", POOLED),
     params:
         code=code("pool_ensemble"),
+        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
     wildcard_constraints:
         method="|".join(name for name, method in METHODS.items() if method.pools),
     log:

@@ -30,9 +30,12 @@ RAW = "data/raw/{dataset}/manifest.json"
 RUN = "results/runs/{experiment}/{backbone}/seed-{seed}"
 BACKBONE = f"{RUN}/backbone"
 STUDENT = f"{RUN}/{{method}}"
+# what a method predicts with (director/methods.py) -> the backbone's file
+BACKBONE_WEIGHTS = {"backbone": f"{BACKBONE}/model.safetensors", "early": f"{BACKBONE}/early.safetensors"}
 TRAJECTORY = f"{RUN}/trajectory"
 MANIFEST = f"{RUN}/{{method}}/predictions/manifest.json"
 COST = f"{RUN}/{{method}}/predictions/cost.json"
+NOISE_SCALE = f"{RUN}/{{method}}/noise_scale.json"
 TEMPERATURES = f"{RUN}/temperatures.json"
 METRICS = f"{RUN}/metrics.json"
 COMPARISON = "results/runs/{experiment}/comparison.csv"
@@ -107,6 +110,12 @@ def metrics_of(experiment):
 def manifests_of(experiment):
     """Manifests of all predictions, row by row, seed by seed."""
     return [MANIFEST.format(**job._asdict()) for job in PLAN.jobs(experiment)]
+
+
+def student_file(wildcards, file):
+    """A file of the student that a method predicts with."""
+    student = PLAN.method(wildcards.experiment, wildcards.method).student
+    return f"{STUDENT}/{file}".format(**{**wildcards, "method": student})
 
 
 def cached(wildcards, file):

@@ -142,3 +142,21 @@ rule plot_depth:
         ENVIRONMENT
     script:
         "../scripts/plot_depth.py"
+
+
+# What the scale of the student's noise and the number of its roll-outs do.
+rule plot_noise:
+    input:
+        noise=lambda wildcards: [NOISE_SCALE.format(**job._asdict()) for job in PLAN.noise_fits(wildcards.experiment)],
+        predictions=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.samplers(wildcards.experiment)],
+    output:
+        figure=report("results/figures/{experiment}/noise.svg", caption="../report/noise.rst", category="{experiment}", labels={"figure": "noise scale"}),
+    params:
+        code=code("plot_noise"),
+        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.samplers(wildcards.experiment)],
+    log:
+        "logs/plot_noise/{experiment}.log",
+    conda:
+        ENVIRONMENT
+    script:
+        "../scripts/plot_noise.py"

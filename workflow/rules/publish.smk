@@ -1,13 +1,8 @@
 # Publication to MLflow: two local rules, the only ones that talk to it. Whoever asks for the table gets the runs published,
 # too: `tabulate` comes after them, but needs nothing of them. A publication that fails is a warning, and its flag says why.
+# It counts as a failure, whose number is a parameter, so that the same command tries again.
 # The flags lie where neither a store that cannot be written reaches them nor DVC, with which results travel.
 from director.report.tracking import failed_attempts, is_lost
-
-
-def failures(flag):
-    """Input function: failed publications so far. One more changes the parameter, so that the same command tries again."""
-    return lambda wildcards: failed_attempts(flag)
-
 
 # The flag of a store that is gone is not true and is taken away, so that `publish` fills the new one.
 if workflow.is_main_process:
@@ -30,7 +25,7 @@ rule publish_runs:
         complete=RUNS_PUBLISHED,
     params:
         code=code("publish_runs"),
-        failures=failures(RUNS_PUBLISHED),
+        failures=lambda wildcards: failed_attempts(RUNS_PUBLISHED),
     resources:
         mlflow=1,
     log:
@@ -50,7 +45,7 @@ rule publish_tables:
         complete=TABLES_PUBLISHED,
     params:
         code=code("publish_tables"),
-        failures=failures(TABLES_PUBLISHED),
+        failures=lambda wildcards: failed_attempts(TABLES_PUBLISHED),
     resources:
         mlflow=1,
     log:

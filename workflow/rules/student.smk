@@ -42,7 +42,7 @@ rule train_student:
         job=lambda wildcards: PLAN.job_options(wildcards.experiment),
         options=lambda wildcards: {"student": PLAN.experiments[wildcards.experiment].student(wildcards.method)},
     wildcard_constraints:
-        method="|".join(PLAN.names(weights="student")) or "none",
+        method="|".join(PLAN.trained_students()) or "none",
     threads: PLAN.compute.threads
     resources:
         gpu=GPUS,

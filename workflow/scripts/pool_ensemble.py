@@ -9,8 +9,7 @@ from director.numbers.ensemble import pool_ensemble
 start(snakemake.log[0])
 names = {key: snakemake.wildcards[key] for key in ("experiment", "backbone", "method")}
 pool_ensemble(
-    snakemake.input.manifests,
-    snakemake.input.costs,
+    snakemake.params.manifests,
     Path(snakemake.output.manifest).parent,
     about=names | {"seed": POOLED, "code": snakemake.params.code},
 )
