@@ -192,7 +192,7 @@ class Plan:
             "suites": chosen.suites,
             "randomness": method.randomness,
             "samples": chosen.samples_of(name) or [1],
-            "profile": method.weights == "student",
+            "profile": method.weights == "student" and method.randomness == "noise",
             "normalisation": chosen.data.normalisation,
             "batch_size": chosen.predict_batch,
             "precision": chosen.precision,
@@ -224,8 +224,10 @@ class Plan:
 
     def depths(self, experiment: str) -> list[Job]:
         """The predictions that hold uncertainty along the depth: those of every student that is a row of the table."""
-        jobs = self.jobs(experiment)
-        return [job for job in jobs if self.method(experiment, job.method).student == job.method]
+        students = {job: self.method(experiment, job.method) for job in self.jobs(experiment)}
+        return [
+            job for job, method in students.items() if method.student == job.method and method.randomness == "noise"
+        ]
 
     def noise_fits(self, experiment: str) -> list[Job]:
         """The predictions whose noise scale is fitted, also where the table has only their scaled rows."""

@@ -1,7 +1,7 @@
 """The student of DIRECTOR: a teacher's embedding, L steps of one transition kernel, the teacher's readout.
 
 arXiv 2602.08920. The losses are L1 (`path_loss`, uncertainty-aware, along the teacher's path) and L2 (`task_loss`,
-performance-aware, along the student's own).
+performance-aware, along the student's own); L3 (`logit_loss`) is the plain distillation that they are compared with.
 """
 
 from collections.abc import Callable
@@ -119,3 +119,11 @@ class Director(nn.Module):
     def task_loss(self, inputs: Any, labels: Tensor, noise: Noise | None) -> Tensor:
         """L2: cross-entropy of one roll-out from the raw inputs, with gradient through all its steps."""
         return F.cross_entropy(self(inputs, noise), labels)
+
+    def logit_loss(self, inputs: Any, target: Tensor, noise: Noise | None) -> Tensor:
+        """L3: KL(p || q) of the teacher's prediction p, from its logits `target` [B, C], and one roll-out's q, in nats.
+
+        Plain distillation (Hinton et al., arXiv 1503.02531, at temperature 1), for comparison with the path.
+        """
+        predicted = self(inputs, noise).log_softmax(-1)
+        return F.kl_div(predicted, target.log_softmax(-1), reduction="batchmean", log_target=True)

@@ -22,8 +22,8 @@ KINDS: dict[str, Any] = {**BACKBONES, Director.kind: Director}
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trainable scalars."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    """Number of scalars, whether they are trained or kept as they are."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def save_model(path: str | Path, model: nn.Module, about: dict[str, Any]) -> None:

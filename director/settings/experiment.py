@@ -181,7 +181,7 @@ class Experiment(Schema):
         <method>_temperature: scaled by a temperature. <student>_noise: with a fitted noise scale. Raises ValueError for
         a name that is none of them.
         """
-        if name in METHODS:
+        if name in METHODS and name != STUDENT.name:
             return METHODS[name]
         if name.endswith(TEMPERATURE):
             scaled = self.method(name.removesuffix(TEMPERATURE))
@@ -193,14 +193,15 @@ class Experiment(Schema):
             return scaled.with_temperature()
         if name.endswith(NOISE):
             sampled = self.method(name.removesuffix(NOISE))
-            if sampled.student is None:
-                raise ValueError(f"methods: {name}: {sampled.name} is no student, whose noise could be scaled")
+            if sampled.student is None or sampled.randomness != "noise":
+                raise ValueError(f"methods: {name}: {sampled.name} has no noise of a student, which could be scaled")
             return sampled.with_fitted_noise()
-        if name.removeprefix(f"{STUDENT.name}_") not in self.variants:
+        if name != STUDENT.name and name.removeprefix(f"{STUDENT.name}_") not in self.variants:
             known = ", ".join(self.variants) or "none"
             raise ValueError(f"methods: {name}: no variant {name.removeprefix(f'{STUDENT.name}_')!r}; known: {known}")
         variant = self.student(name)
-        return replace(STUDENT, name=name, samples=lambda chosen: variant.samples, student=name)
+        sampled = replace(STUDENT, name=name, samples=lambda chosen: variant.samples, student=name)
+        return sampled if variant.noise else replace(sampled, randomness="none", samples=None)
 
     def student(self, name: str) -> Student:
         """Settings of a student by the name of the method that trains it, `Method.student`."""

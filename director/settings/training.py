@@ -95,11 +95,14 @@ class Kernel(Schema):
 
 
 class Losses(Schema):
-    """loss = path_weight L1 + task_weight L2 (docs/method.md, "One training step")."""
+    """loss = path_weight L1 + task_weight L2 + logit_weight L3 (docs/method.md, "One training step")."""
 
     path: Literal["kl", "mse", "none"] = Field("kl", description="L1, along the teacher's path; mse: the authors' code")
     path_weight: float = Field(1.0, ge=0, description="weight of L1")
     task_weight: float = Field(1.0, ge=0, description="weight of L2, the cross-entropy of a free roll-out")
+    logit_weight: float = Field(
+        0.0, ge=0, description="weight of L3, KL from the teacher's prediction to the roll-out's: plain distillation"
+    )
     std_weight: float = Field(0.0, ge=0, description="within mse: weight of the standard deviations' part")
     variance_floor: float = Field(1e-4, gt=0, description="added to the teacher's variances before the logarithm of kl")
     softmax_variance: Literal["attention_moments", "zero"] = Field(
@@ -109,8 +112,8 @@ class Losses(Schema):
 
     @model_validator(mode="after")
     def something_to_learn(self) -> "Losses":
-        if (self.path == "none" or self.path_weight == 0) and self.task_weight == 0:
-            raise ValueError("path none and task_weight 0 leave nothing to learn; switch one on")
+        if (self.path == "none" or self.path_weight == 0) and self.task_weight == self.logit_weight == 0:
+            raise ValueError("path none, task_weight 0 and logit_weight 0 leave nothing to learn; switch one on")
         return self
 
 
@@ -135,8 +138,18 @@ class Student(Schema):
     losses: Losses = Field(Losses(), description="what it learns from")
     training: Training = Field(Training(epochs=100), description="its training; paper: 100 epochs")
     trajectory: TrajectorySource = Field(TrajectorySource(), description="the teacher's path in training")
+    noise: bool = Field(True, description="draw the noise of each step; false: each step takes its mean, always")
+    freeze: list[Literal["embedding", "readout"]] = Field(
+        [], description="parts copied from the teacher that are not trained further"
+    )
     samples: Samples = Field([1, 10], description="roll-outs per input, one row of the table for each; paper: 1 and 10")
     selection_samples: Positive = Field(4, description="roll-outs per validation input that select the epoch")
+
+    @model_validator(mode="after")
+    def roll_outs_differ(self) -> "Student":
+        if not self.noise and (self.samples != [1] or self.selection_samples != 1):
+            raise ValueError("noise false makes all roll-outs the same; set samples to [1] and selection_samples to 1")
+        return self
 
 
 class Compute(Schema):

@@ -12,7 +12,7 @@ from director.files import file_digest
 from director.models.weights import load_model
 from director.noise import BatchNoise
 from director.path.cache import MANIFEST, TrajectoryCache
-from director.path.residual import path_of, student_of
+from director.path.residual import frozen, path_of, student_of
 from director.path.trajectory import Trajectory, capture
 from director.settings.training import Student
 from director.training.cache_trajectory import cache_identity
@@ -29,9 +29,9 @@ def train_student(
 ) -> None:
     """Distil a frozen teacher's path into one transition kernel and write the student into the job's folder.
 
-    loss = path_weight L1 + task_weight L2 (docs/method.md, "One training step"). cost_files: of what the student builds
+    loss = path_weight L1 + task_weight L2 + logit_weight L3 (docs/method.md, "One training step"). cost_files: of what the student builds
     on, the teacher's training and the capture of its path; their seconds are its own, too. cache_folders: the teacher's
-    trajectories, one folder for each augmented view (`DistilExamples`); with them the teacher does not run.
+    trajectories, one folder for each augmented view (`DistilExamples`); with them the teacher runs for L3 alone.
     """
     set_threads(job.compute.threads)
     teacher, _ = load_model(teacher_file, job.device)
@@ -41,6 +41,9 @@ def train_student(
     losses = student.losses
     with seeded(torch.device("cpu"), job.seed):
         network = student_of(path, student.kernel)
+    parts = {"embedding": network.embedding, "readout": network.readout}
+    for name in student.freeze:
+        parts[name].requires_grad_(False)
     identity = cache_identity(teacher_file, examples) | {"softmax_variance": losses.softmax_variance}
     caches = tuple(TrajectoryCache(folder, identity | {"view": view}) for view, folder in enumerate(cache_folders))
     train = DistilExamples(examples, student.trajectory.views, caches)
@@ -54,15 +57,23 @@ def train_student(
                 trajectory = capture(path, batch["inputs"], losses.softmax_variance)
             terms["path"] = network.path_loss(trajectory.states, trajectory.variances, trajectory.mask, losses)
             terms["loss"] = terms["loss"] + losses.path_weight * terms["path"]
+        noise = BatchNoise(generator) if student.noise else None
         if losses.task_weight > 0:
-            terms["task"] = network.task_loss(batch["inputs"], labels, BatchNoise(generator))
+            terms["task"] = network.task_loss(batch["inputs"], labels, noise)
             terms["loss"] = terms["loss"] + losses.task_weight * terms["task"]
+        if losses.logit_weight > 0:
+            with frozen(teacher):
+                target = teacher(batch["inputs"])
+            terms["logit"] = network.logit_loss(batch["inputs"], target, noise)
+            terms["loss"] = terms["loss"] + losses.logit_weight * terms["logit"]
         return terms
 
     origin = {
         "teacher": file_digest(teacher_file),
         "kernel": student.kernel.model_dump(),
         "losses": losses.model_dump(),
+        "noise": student.noise,
+        "freeze": sorted(student.freeze),
         "selection_samples": student.selection_samples,
         "views": student.trajectory.views,
         "caches": [file_digest(Path(folder, MANIFEST)) for folder in cache_folders],  # empty: captured live
@@ -74,7 +85,7 @@ def train_student(
         validation,
         student.training,
         origin,
-        randomness="noise",
+        randomness="noise" if student.noise else "none",
         samples=student.selection_samples,
         seconds_before=sum(map(read_train_seconds, cost_files)),
     )

@@ -574,13 +574,24 @@ def test_rows_that_are_made_of_others():
     assert chosen.method("director_noise").student == chosen.method("director").student == "director"
 
 
+def test_a_student_without_noise_is_one_pass():
+    plain = {"losses": {"path": "none", "logit_weight": 1.0}, "noise": False, "samples": [1], "selection_samples": 1}
+    chosen = digits(methods={"softmax": ["mle", "director", "director_plain"]}, variants={"plain": plain})
+    method = chosen.method("director_plain")
+    assert (method.randomness, method.samples, method.student) == ("none", None, "director_plain")
+    with pytest.raises(ValidationError, match="director_plain has no noise of a student"):
+        digits(methods={"softmax": ["mle", "director", "director_plain_noise"]}, variants={"plain": plain})
+    with pytest.raises(ValidationError, match="noise false makes all roll-outs the same"):
+        digits(variants={"plain": plain | {"samples": [1, 10]}})
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         (["mle", "mle_temperature"], "mle_temperature is the row temperature; call it that"),
         (["mle", "ensemble", "ensemble_temperature"], "ensemble has no validation predictions; drop the method"),
         (["mle", "temperature", "temperature_temperature"], "temperature is scaled already"),
-        (["mle", "mle_noise"], "mle is no student, whose noise could be scaled"),
+        (["mle", "mle_noise"], "mle has no noise of a student, which could be scaled"),
         (["mle", "director_fast_noise"], "no variant 'fast'; known: none"),
         (["mle", "temperature_ensemble"], "temperature_ensemble pools the row temperature of softmax; add it"),
     ],

@@ -242,3 +242,12 @@ def test_the_settings_of_the_kernel_reach_it():
     made = student_of(path_of(teacher(heads=2)), Kernel(mlp_ratio=2.0, mlp_first=True, dropout=0.25))
     assert made.kernel.mlp_first and made.kernel.attention.heads == 2 and made.kernel.mlp[0].out_features == 2 * WIDTH
     assert {module.p for module in made.kernel.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
+
+
+def test_the_logit_loss_is_the_divergence_from_the_teachers_prediction():
+    made = student()
+    target = torch.randn(len(images()), made(images()).shape[1], generator=torch.Generator().manual_seed(3))
+    p, q = target.softmax(-1), made(images()).softmax(-1)
+    expected = (p * (p.log() - q.log())).sum(-1).mean()
+    torch.testing.assert_close(made.logit_loss(images(), target, None), expected)
+    assert made.logit_loss(images(), made(images()), None).item() == pytest.approx(0, abs=1e-6)

@@ -33,6 +33,7 @@ from director.errors import InputError
 from director.files import file_digest, read_json, write_json
 from director.models.student import Director
 from director.models.weights import load_model, parameter_count
+from director.path.residual import path_of
 from director.training import fit, job
 from director.training.job import COST, EARLY, HISTORY, SETTINGS, WEIGHTS
 from director.training.predict import predict
@@ -187,9 +188,9 @@ def taught(data):
     return data
 
 
-def student(folder, name="director", losses=(), training=(), views=None, **options):
+def student(folder, name="director", losses=(), training=(), views=None, settings=(), **options):
     """Train a student with changed settings; its folder."""
-    changes = {"losses": dict(losses), "training": dict(training), "trajectory": {"views": views}}
+    changes = {"losses": dict(losses), "training": dict(training), "trajectory": {"views": views}, **dict(settings)}
     return trained_student(folder, name, student=changed(STUDENT, **changes), **options)
 
 
@@ -376,6 +377,29 @@ def test_options_of_the_path_loss_reach_it(taught):
     assert first("std", path="mse", std_weight=1.0) > mse
     assert first("floor", variance_floor=1.0) != kl
     assert first("zero", softmax_variance="zero") != kl
+
+
+def test_plain_distillation_without_path_and_noise(taught):
+    """One deterministic pass that learns the teacher's predictions: what the path and its noise are compared with."""
+    losses = {"path": "none", "logit_weight": 1.0, "task_weight": 0.0}
+    settings = {"noise": False, "samples": [1], "selection_samples": 1}
+    folder = student(taught, losses=losses, settings=settings, training={"epochs": 4})
+    rows = history(folder)
+    assert set(rows[0]) >= {"train_loss", "train_logit"} and not {"train_path", "train_task"} & set(rows[0])
+    assert all(row["train_loss"] == pytest.approx(row["train_logit"]) for row in rows)
+    assert rows[-1]["train_logit"] < rows[0]["train_logit"]
+
+
+@pytest.mark.parametrize("frozen", [["embedding"], ["readout"], ["embedding", "readout"]])
+def test_frozen_parts_stay_the_teachers(taught, frozen):
+    before, _ = load_model(taught / "backbone/model.safetensors")
+    teacher = dict(zip(("embedding", "readout"), path_of(before).student_parts(), strict=True))
+    network, _ = load_model(student(taught, settings={"freeze": frozen}) / WEIGHTS)
+    for name, part in teacher.items():
+        trained = getattr(network, name).state_dict()
+        same = all(torch.equal(trained[key], tensor) for key, tensor in part.state_dict().items())
+        assert same is (name in frozen)
+    assert read_json(taught / "director/cost.json")["parameters"] == parameter_count(network), "kept ones count, too"
 
 
 def test_the_task_loss_reaches_the_kernel_through_every_step(taught, monkeypatch):
