@@ -243,7 +243,8 @@ def plot_noise(noise_files: Iterable[str | Path], manifest_files: Iterable[str |
     """NLL and ECE-15 over the scale of a student's noise (validation, left) and over the number of roll-outs (test).
 
     noise_files: of `director.training.noise_scale`; a dot is the scale that was taken. manifest_files: of the students,
-    with the noise as it was trained and scaled. A line per row, mean over seeds and their range.
+    with the noise as it was trained and scaled. A line per row, mean over seeds and their range; scales of more than
+    twice the largest that was taken are left out.
     """
     metrics = {"nll": (nll, "NLL"), "ece_15": (ece_15, "ECE-15")}
     figure = Figure(figsize=(8.4, 6.4), layout="constrained")
@@ -255,6 +256,7 @@ def plot_noise(noise_files: Iterable[str | Path], manifest_files: Iterable[str |
     colours = {name: f"C{number}" for number, name in enumerate(fitted)}
     for name, runs in fitted.items():
         shared = sorted(set.intersection(*({row["scale"] for row in run["tried"]} for run in runs)))
+        shared = [scale for scale in shared if scale <= 2 * max(1.0, *(run["scale"] for run in runs))]  # far off is no news
         for axis, metric in zip(axes[:, 0], metrics, strict=True):
             values = [{row["scale"]: row[metric] for row in run["tried"]} for run in runs]
             curves = np.array([[value[scale] for scale in shared] for value in values])
