@@ -256,7 +256,8 @@ def plot_noise(noise_files: Iterable[str | Path], manifest_files: Iterable[str |
     colours = {name: f"C{number}" for number, name in enumerate(fitted)}
     for name, runs in fitted.items():
         shared = sorted(set.intersection(*({row["scale"] for row in run["tried"]} for run in runs)))
-        shared = [scale for scale in shared if scale <= 2 * max(1.0, *(run["scale"] for run in runs))]  # far off is no news
+        limit = 2 * max(1.0, *(run["scale"] for run in runs))
+        shared = [scale for scale in shared if scale <= limit]
         for axis, metric in zip(axes[:, 0], metrics, strict=True):
             values = [{row["scale"]: row[metric] for row in run["tried"]} for run in runs]
             curves = np.array([[value[scale] for scale in shared] for value in values])

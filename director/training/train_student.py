@@ -29,9 +29,10 @@ def train_student(
 ) -> None:
     """Distil a frozen teacher's path into one transition kernel and write the student into the job's folder.
 
-    loss = path_weight L1 + task_weight L2 + logit_weight L3 (docs/method.md, "One training step"). cost_files: of what the student builds
-    on, the teacher's training and the capture of its path; their seconds are its own, too. cache_folders: the teacher's
-    trajectories, one folder for each augmented view (`DistilExamples`); with them the teacher runs for L3 alone.
+    loss = path_weight L1 + task_weight L2 + logit_weight L3 (docs/method.md, "One training step"). cost_files: of what
+    the student builds on, the teacher's training and the capture of its path; their seconds are its own, too.
+    cache_folders: the teacher's trajectories, one folder for each augmented view (`DistilExamples`); with them the
+    teacher runs for L3 alone.
     """
     set_threads(job.compute.threads)
     teacher, _ = load_model(teacher_file, job.device)

@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 
 from director.errors import InputError
+from director.files import write_json
 from director.numbers.measure import measure_run
 from director.numbers.predictions import Predictions
 from director.numbers.suites import Made, manifest_of, write_suites
-from director.report.figures import plot_bayes, plot_depth, plot_reliability, plot_risk_coverage, plot_severity
+from director.report.figures import (
+    plot_bayes,
+    plot_depth,
+    plot_noise,
+    plot_reliability,
+    plot_risk_coverage,
+    plot_severity,
+)
+from director.training.noise_scale import FORMAT
 
 TRUTH = {
     "test": np.array([[0.5, 0.5], [0.9, 0.1], [0.25, 0.75], [1.0, 0.0]]),
@@ -173,6 +182,23 @@ def test_the_depth_figure_shows_every_suite_but_the_validation_part(tmp_path):
         drawn.count(f">{name}</text>") == 1 for name in ("clean", "shifted", "ood-a", "director, teacher softmax")
     )
     assert ">val<" not in drawn
+
+
+def test_the_noise_figure_shows_the_scales_that_were_tried_and_the_roll_outs(tmp_path, manifests):
+    about = {"backbone": "softmax", "method": "mle"}
+    files = []
+    for seed, scale in enumerate((1.5, 3.0)):
+        tried = [{"scale": at, "nll": 1 + abs(at - scale), "ece_15": 0.1, "accuracy": 0.9} for at in (0.0, scale, 8.0)]
+        files.append(tmp_path / f"noise-{seed}.json")
+        write_json(files[-1], {"format": FORMAT, "about": about, "scale": scale, "samples": 4, "tried": tried})
+    plot_noise(files, manifests[:2], tmp_path / "noise.svg")
+    drawn = (tmp_path / "noise.svg").read_text()
+    for words in ("validation", "test", "noise scale", "roll-outs S", "NLL", "ECE-15"):
+        assert f">{words}</text>" in drawn
+    assert drawn.count(">mle (softmax)</text>") == 2, "one legend for NLL, one for ECE"
+    files[0].write_text("{}")
+    with pytest.raises(InputError, match=r"noise-0\.json: not a file of noise scales"):
+        plot_noise(files, manifests[:2], tmp_path / "again.svg")
 
 
 def test_predictions_that_were_changed_are_not_drawn(manifests, tmp_path):
