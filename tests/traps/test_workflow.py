@@ -15,7 +15,9 @@ from mlflow import MlflowClient
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 
 from director.files import file_digest
+from director.plan import Plan
 from director.settings.reading import load_experiment
+from director.settings.training import Compute
 
 pytestmark = pytest.mark.pipeline
 WEIGHTS = "results/runs/tiny/softmax/seed-0/backbone/model.safetensors"
@@ -194,14 +196,8 @@ def test_trap_30_no_run_is_lost_in_tracking(study):
     client = MlflowClient(f"sqlite:///{study.folder}/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     seeds = [f"results/runs/tiny/softmax/seed-{seed}" for seed in (0, 1)]
-    experiment = load_experiment(study.folder / "config/experiments/tiny.yaml")
-    names = [
-        f"results/runs/tiny/{backbone}/seed-{seed}/{name}"
-        for backbone, methods in experiment.methods.items()
-        for name in ["backbone", *methods]
-        for seed in experiment.seeds
-    ]
-    expected = {name for name in names if "ensemble" not in name} | {"results/runs/tiny/softmax/seed-pooled/ensemble"}
+    plan = Plan({"tiny": load_experiment(study.folder / "config/experiments/tiny.yaml")}, Compute())
+    expected = {"results/runs/{}/{}/seed-{}/{}".format(*job) for job in [*plan.jobs("tiny"), *plan.trained("tiny")]}
     assert sorted(run.info.run_name for run in runs) == sorted(expected)
     assert {run.info.status for run in runs} == {"FINISHED"}
     mle = next(run for run in runs if run.info.run_name == f"{seeds[0]}/mle")
