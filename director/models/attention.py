@@ -33,11 +33,34 @@ def check_heads(width: int, heads: int) -> None:
         raise InputError(f"{heads} heads do not divide a width of {width}: choose heads that do")
 
 
+def softmax_mean(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, output: nn.Linear
+) -> Tensor:
+    """Multi-head softmax attention [B, N, d]; arguments as in `softmax_moments`."""
+    return output(_merge(F.scaled_dot_product_attention(queries, keys, values, mask, scale=scale)))
+
+
+def softmax_moments(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, output: nn.Linear
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance [B, N, d] of softmax attention, each row p_i a categorical law over the values.
+
+    The mean is what the layer gives. The variance is sum_j p_ij v_j^2 - (sum_j p_ij v_j)^2 of each head, the heads side
+    by side, taken through the output map with squared weights. queries, keys, values: [B, H, N, dh]. mask: bool (True =
+    may be attended to) or a bias of the scores, that fits [B, H, N, N]; None: all. output: H dh -> d.
+    """
+    # One fused call for each is faster than a single one with wider values, which has no fused kernel.
+    mean, mean_square = (
+        F.scaled_dot_product_attention(queries, keys, moment, mask, scale=scale) for moment in (values, values.square())
+    )
+    variance = (mean_square - mean.square()).clamp(min=0)  # rounding may leave a negative zero
+    return output(_merge(mean)), F.linear(_merge(variance), output.weight.square())
+
+
 class SoftmaxAttention(nn.Module):
     """Multi-head attention; its scale is 1/sqrt(d), of the whole width, in DIRECTOR's backbones (arXiv 2602.08920).
 
-    It has no randomness of its own: noise does not matter, and its variance reads each attention row as a
-    categorical law over the values, sum_j p_ij v_j^2 - (sum_j p_ij v_j)^2, taken through the output projection.
+    It has no randomness of its own: noise does not matter, and its variance is that of `softmax_moments`.
     """
 
     fixed_length = False
@@ -51,22 +74,17 @@ class SoftmaxAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, noise: Draw | None = None) -> tuple[Tensor, Penalties]:
         """Output [B, N, d]; no penalties."""
-        (mean,) = self._attend(x, mask, _split(self.v(x), self.heads))
-        return self.o(_merge(mean)), {}
+        return softmax_mean(*self._parts(x, mask)), {}
 
     def moments(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean (the output) and variance, both [B, N, d]."""
-        values = _split(self.v(x), self.heads)
-        mean, mean_square = self._attend(x, mask, values, values.square())
-        variance = (mean_square - mean.square()).clamp(min=0)  # rounding may leave a negative zero
-        return self.o(_merge(mean)), F.linear(_merge(variance), self.o.weight.square())
+        return softmax_moments(*self._parts(x, mask))
 
-    def _attend(self, x: Tensor, mask: Tensor | None, *values: Tensor) -> list[Tensor]:
-        """sum_j p_ij values_j for each of the values, [B, H, N, dh] -> [B, H, N, dh]."""
-        queries, keys = _split(self.q(x), self.heads), _split(self.k(x), self.heads)
+    def _parts(self, x: Tensor, mask: Tensor | None) -> tuple:
+        """Arguments of `softmax_moments`."""
+        queries, keys, values = (split_heads(linear(x), self.heads) for linear in (self.q, self.k, self.v))
         key_mask = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
-        # One fused call for each is faster than a single one with wider values, which has no fused kernel.
-        return [F.scaled_dot_product_attention(queries, keys, value, key_mask, scale=self.scale) for value in values]
+        return queries, keys, values, key_mask, self.scale, self.o
 
 
 class KernelEigenpairAttention(nn.Module):
@@ -145,12 +163,12 @@ class KernelEigenpairAttention(nn.Module):
             # The published code masks queries and keys alone and lets padding into `carried`; without biases, masking
             # the input masks all three.
             x = x * mask[..., None]
-        q, k = (F.normalize(_split(half, self.heads), dim=-1) for half in self.qk(x).chunk(2, dim=-1))
+        q, k = (F.normalize(split_heads(half, self.heads), dim=-1) for half in self.qk(x).chunk(2, dim=-1))
         # In a batch shorter than `tokens`, only the carriers that it has take part.
         carriers = [position for position in self.carriers if position < count]
         carried = x if len(carriers) == count else x[:, carriers]
         w_e, w_r = self.w_e[:, : len(carriers)], self.w_r[:, : len(carriers)]
-        carried = _split(carried, self.heads).mT  # [B, H, dh, carriers]
+        carried = split_heads(carried, self.heads).mT  # [B, H, dh, carriers]
         return q @ (carried @ w_e), k @ (carried @ w_r)
 
     def _features(self, e: Tensor, r: Tensor) -> Tensor:
@@ -227,7 +245,7 @@ class SparseGaussianProcessAttention(nn.Module):
         with _full_precision(x):
             queries, whitened, mean, divergence = self._process(x, mask)
             if noise is not None:
-                eps = _split(noise(tuple(x.shape), mask).to(mean.dtype), self.heads)
+                eps = split_heads(noise(tuple(x.shape), mask).to(mean.dtype), self.heads)
                 mean = mean + self._variance(queries, whitened).sqrt() * eps
         return self.dropout(self.o(_merge(mean))), {"kl": divergence}
 
@@ -244,7 +262,7 @@ class SparseGaussianProcessAttention(nn.Module):
         if mask is not None:
             x = x * mask[..., None]  # v_g of padding is zero, and with it all that padding adds to a sum over tokens
         inverse_lengths = (-self.log_ls).exp()[:, None]  # [H, 1, dh]
-        queries, v_g = _split(self.q(x), self.heads) * inverse_lengths, _split(self.v(x), self.heads)
+        queries, v_g = split_heads(self.q(x), self.heads) * inverse_lengths, split_heads(self.v(x), self.heads)
         # The factor is of M inducing points that may nearly coincide, and the same for all inputs: in float64.
         weight = self.q.weight.unflatten(0, (self.heads, -1))  # [H, dh, d]
         inducing = self.z.double() @ weight.double().mT * inverse_lengths.double()  # k_b over the lengths, [H, M, dh]
@@ -313,7 +331,7 @@ def _cholesky(matrix: Tensor) -> Tensor:
     return torch.full_like(matrix, torch.nan)
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """[B, N, d] -> [B, H, N, d/H]."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 

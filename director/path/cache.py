@@ -10,8 +10,8 @@ import torch
 
 from director.errors import InputError
 from director.files import file_digest, read_json, reading, replacing, write_json
-from director.path.residual import ResidualPath
 from director.path.trajectory import Trajectory, capture
+from director.path.view import ResidualPath
 from director.provenance import fingerprint
 
 MANIFEST = "manifest.json"

@@ -5,136 +5,26 @@
 Segment l goes from X[l-1] to X[l] and ends with attention; the readout goes from X[L] to the logits.
 
 One class per family of architectures, found by the model's class (`path_of`). A new family is a subclass of
-`ResidualPath` with its parts, entered in PATHS.
+`ResidualPath`, or of `SoftmaxPath`, with its parts, entered in PATHS.
 """
 
-import copy
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import wraps
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from director.device import module_modes
 from director.errors import InputError
 from director.models.attention import SoftmaxAttention
 from director.models.kernel import TransitionKernel
 from director.models.student import Director
 from director.models.transformers import PathReadout, Transformer
+from director.path.timm_models import VisionTransformerPath
+from director.path.transformers_models import BertPath, DecoderPath, DistilBertPath, VitPath
+from director.path.view import ResidualPath, class_name, trainable_copy
 from director.settings.training import Kernel
 
-SOFTMAX_VARIANCES = ("attention_moments", "zero")
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without gradient or autocast; every module's own mode is restored, also after an error."""
-    device = next(model.parameters()).device
-    # A variance is a small difference of large numbers, so the caller's autocast is not for it.
-    with module_modes(model), torch.no_grad(), torch.autocast(device.type, enabled=False):
-        yield
-
-
-def _frozen(method):
-    @wraps(method)
-    def wrapped(self, *arguments, **options):
-        with frozen(self.model):
-            return method(self, *arguments, **options)
-
-    return wrapped
-
-
-class ResidualPath(ABC):
-    """A view of a classifier as a path; the model is used as it is, frozen during each call, and never changed.
-
-    Subclasses give the parts: the constants `steps` (L), `width` (d) and `heads`, and the methods with an underscore.
-    Steps l count from 1 to L, mask is [B, N], True = real token, or None.
-    """
-
-    steps: int
-    width: int
-    heads: int
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    @_frozen
-    def embed(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """X[0] [B, N, d] and the mask."""
-        return self._embed(inputs)
-
-    @_frozen
-    def segment(self, step: int, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X[l-1] -> X[l]."""
-        self._check(step)
-        return self._attend(step, self._open(step, x, mask), mask)
-
-    @_frozen
-    def moments(
-        self, step: int, x: Tensor, mask: Tensor | None = None, softmax_variance: str = "attention_moments"
-    ) -> tuple[Tensor, Tensor]:
-        """The observed transition X[l-1] -> N(mean, variance), both [B, N, d]; the mean is X[l].
-
-        softmax_variance: what a softmax layer's variance is: `attention_moments` reads its rows as categorical laws
-        over the values, `zero` takes them as certain. Layers that are Gaussian processes have their own.
-        """
-        self._check(step)
-        if softmax_variance not in SOFTMAX_VARIANCES:
-            choices = ", ".join(SOFTMAX_VARIANCES)
-            raise InputError(f"softmax_variance is {softmax_variance!r}; choose one of {choices}")
-        x = self._open(step, x, mask)
-        if softmax_variance == "zero" and self._is_softmax(step):
-            mean = self._attend(step, x, mask)
-            return mean, torch.zeros_like(mean)
-        return self._moments(step, x, mask)
-
-    @_frozen
-    def readout(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X[L] -> logits [B, C]."""
-        return self._readout(x, mask)
-
-    def states(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """X[0..L] [L+1, B, N, d] and the mask."""
-        x, mask = self.embed(inputs)
-        states = [x]
-        for step in range(1, self.steps + 1):
-            states.append(self.segment(step, states[-1], mask))
-        return torch.stack(states), mask
-
-    def _check(self, step: int) -> None:
-        if not 1 <= step <= self.steps:
-            raise InputError(f"there is no step {step}: the path of this model has steps 1 to {self.steps}")
-
-    @abstractmethod
-    def student_parts(self) -> tuple[nn.Module, nn.Module]:
-        """Trainable copies of what the student keeps: embedding(inputs) -> (X[0], mask), readout(X[L], mask)."""
-
-    @abstractmethod
-    def _embed(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """Inputs as the model takes them -> X[0], mask."""
-
-    @abstractmethod
-    def _open(self, step: int, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The part of segment l before the attention's residual branch: what ends layer l-1."""
-
-    @abstractmethod
-    def _attend(self, step: int, x: Tensor, mask: Tensor | None) -> Tensor:
-        """The rest of segment l, residual included: the mean of its attention."""
-
-    @abstractmethod
-    def _moments(self, step: int, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As `_attend`, with the variance."""
-
-    @abstractmethod
-    def _is_softmax(self, step: int) -> bool:
-        """Whether the attention of segment l has no distribution of its own."""
-
-    @abstractmethod
-    def _readout(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """X[L] -> logits."""
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}  # of `check_path`
 
 
 class TransformerPath(ResidualPath):
@@ -168,35 +58,80 @@ class TransformerPath(ResidualPath):
         return self.model.readout(self.model.blocks[-1].mlp_half(x), mask)
 
 
-def trainable_copy(module: nn.Module) -> nn.Module:
-    """A copy that shares nothing with `module` and whose parameters are all trained."""
-    return copy.deepcopy(module).requires_grad_()
-
-
-# class of a model -> class of its path
-PATHS: dict[type[nn.Module], type[ResidualPath]] = {Transformer: TransformerPath}
+# class of a model -> class of its path. Names, so that no library is imported before there is a model of it.
+PATHS: dict[str, type[ResidualPath]] = {
+    class_name(Transformer): TransformerPath,
+    "timm.models.vision_transformer.VisionTransformer": VisionTransformerPath,  # and DeiT's, which inherits from it
+    "transformers.models.bert.modeling_bert.BertForSequenceClassification": BertPath,
+    "transformers.models.roberta.modeling_roberta.RobertaForSequenceClassification": BertPath,
+    "transformers.models.xlm_roberta.modeling_xlm_roberta.XLMRobertaForSequenceClassification": BertPath,
+    "transformers.models.distilbert.modeling_distilbert.DistilBertForSequenceClassification": DistilBertPath,
+    "transformers.models.vit.modeling_vit.ViTForImageClassification": VitPath,
+    "transformers.models.llama.modeling_llama.LlamaForSequenceClassification": DecoderPath,
+    "transformers.models.qwen2.modeling_qwen2.Qwen2ForSequenceClassification": DecoderPath,
+}
 
 
 def path_of(model: nn.Module) -> ResidualPath:
-    """The path of a model; raises `InputError` naming the class of an architecture without one, and those with one."""
+    """The path of a model; raises `InputError` naming the class of an architecture without one, and those with one.
+
+    A model of another's subclass is taken for what it inherits from: see `check_path`.
+    """
     for model_class in type(model).__mro__:
-        if model_class in PATHS:
-            return PATHS[model_class](model)
-    supported = ", ".join(f"{known.__module__}.{known.__qualname__}" for known in PATHS)
-    name = f"{type(model).__module__}.{type(model).__qualname__}"
-    raise InputError(f"{name} has no residual path here; supported: {supported}")
+        if class_name(model_class) in PATHS:
+            return PATHS[class_name(model_class)](model)
+    raise InputError(f"{class_name(model)} has no residual path here; supported: {', '.join(PATHS)}")
+
+
+@dataclass(frozen=True)
+class PathSizes:
+    """Of a path that was checked: L+1 states [B, tokens, width]. masked: whether some of the tokens may be padding."""
+
+    states: int
+    tokens: int
+    width: int
+    masked: bool
+
+
+def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
+    """Walk one batch through the path; raises `InputError` where its end does not give the model's own logits.
+
+    The greatest difference counts, over the greatest logit: 1e-5 in float32, 1e-10 in float64.
+    """
+    states, mask = path.states(inputs)
+    logits, own = path.readout(states[-1], mask), path.logits(inputs)
+    name = class_name(path.model)
+    if logits.shape != own.shape or own.ndim != 2:
+        raise InputError(
+            f"the path of {name} gives logits {tuple(logits.shape)}, the model {tuple(own.shape)}: "
+            "it is not the classifier that it was taken for"
+        )
+    difference = ((logits - own).abs().max() / own.abs().max().clamp(min=torch.finfo(own.dtype).tiny)).item()
+    if not difference <= TOLERANCE[own.dtype]:  # nor where it is not a number
+        raise InputError(
+            f"the path of {name} gives logits that differ from the model's own by {difference:.2g} of the greatest, "
+            f"more than {TOLERANCE[own.dtype]:.0e} in {own.dtype}: "
+            "the model computes something else than its class does"
+        )
+    _, _, tokens, width = states.shape
+    return PathSizes(len(states), tokens, width, mask is not None)
 
 
 def student_of(path: ResidualPath, kernel: Kernel) -> Director:
-    """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing."""
+    """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing.
+
+    It can be saved where the teacher is one of this project's own.
+    """
     embedding, readout = path.student_parts()
     parameter = next(embedding.parameters())  # the kernel lies beside the teacher, wherever that is
     transition = TransitionKernel(path.width, path.heads, kernel).to(parameter.device, parameter.dtype)
-    settings = {
-        "backbone": {"kind": path.model.kind, "settings": path.model.settings},
-        "steps": path.steps,
-        "width": path.width,
-        "heads": path.heads,
-        "kernel": kernel.model_dump(),
-    }
+    settings = None
+    if isinstance(path.model, Transformer):
+        settings = {
+            "backbone": {"kind": path.model.kind, "settings": path.model.settings},
+            "steps": path.steps,
+            "width": path.width,
+            "heads": path.heads,
+            "kernel": kernel.model_dump(),
+        }
     return Director(embedding, transition, readout, path.steps, settings)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from director.path.residual import ResidualPath
+from director.path.view import ResidualPath
 
 
 @dataclass(frozen=True)

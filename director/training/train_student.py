@@ -12,8 +12,9 @@ from director.files import file_digest
 from director.models.weights import load_model
 from director.noise import BatchNoise
 from director.path.cache import MANIFEST, TrajectoryCache
-from director.path.residual import frozen, path_of, student_of
+from director.path.residual import path_of, student_of
 from director.path.trajectory import Trajectory, capture
+from director.path.view import frozen
 from director.settings.training import Student
 from director.training.cache_trajectory import cache_identity
 from director.training.examples import DistilExamples
