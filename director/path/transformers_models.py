@@ -32,8 +32,8 @@ def _arguments(inputs: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
     """Inputs by name; raises `InputError` for what the path knows nothing of, which would change the model's logits."""
     given = {names[0]: inputs} if isinstance(inputs, Tensor) else inputs
     if not isinstance(given, Mapping) or names[0] not in given or not set(given) <= set(names):
-        got = ", ".join(given) if isinstance(given, Mapping) else type(given).__name__
-        raise InputError(f"the inputs are {got}, but this path takes {names[0]} and of the rest only {names[1:]}")
+        got = ", ".join(given) if isinstance(given, Mapping) else f"of type {type(given).__name__}"
+        raise InputError(f"the inputs are {got}; this path takes {names[0]}, and of others only {list(names[1:])}")
     return {name: value for name, value in given.items() if value is not None}
 
 
