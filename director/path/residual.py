@@ -75,7 +75,7 @@ PATHS: dict[str, type[ResidualPath]] = {
 def path_of(model: nn.Module) -> ResidualPath:
     """The path of a model; raises `InputError` naming the class of an architecture without one, and those with one.
 
-    A model of another's subclass is taken for what it inherits from: see `check_path`.
+    A subclass is taken to compute what its parent does; `check_path` says whether it does.
     """
     for model_class in type(model).__mro__:
         if class_name(model_class) in PATHS:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from director.errors import InputError
 from director.models.attention import split_heads
-from director.path.view import Attention, FirstToken, Head, SoftmaxPath, class_name
+from director.path.view import Attention, Head, SoftmaxPath, class_name
 
 
 class TransformersPath(SoftmaxPath):
@@ -25,10 +25,10 @@ class TransformersPath(SoftmaxPath):
     takes: tuple[str, ...]
 
     def _logits(self, inputs):
-        return self.model(**_arguments(inputs, self.takes), return_dict=True).logits
+        return self.model(**_by_name(inputs, self.takes), return_dict=True).logits
 
 
-def _arguments(inputs: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
+def _by_name(inputs: Any, names: tuple[str, ...]) -> dict[str, Tensor]:
     """Inputs by name; raises `InputError` for what the path knows nothing of, which would change the model's logits."""
     given = {names[0]: inputs} if isinstance(inputs, Tensor) else inputs
     if not isinstance(given, Mapping) or names[0] not in given or not set(given) <= set(names):
@@ -45,6 +45,13 @@ def _mask(arguments: dict[str, Tensor]) -> Tensor | None:
     if mask.ndim != 2:
         raise InputError(f"attention_mask has shape {tuple(mask.shape)}; give one of [texts, tokens], 1 = real")
     return mask != 0
+
+
+class _FirstToken(nn.Module):
+    """[B, N, d] -> [B, d]: the class token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
 
 
 # -- post-norm encoders of texts; their first token is read out, so texts are padded on the right
@@ -94,7 +101,7 @@ class DistilBertPath(TransformersPath):
             model.config.n_heads,
             _EncoderEmbedding(encoder.embeddings, self.takes),
             [_DistilBertEnd(layer) for layer in self.layers],
-            Head(FirstToken(), model.pre_classifier, nn.ReLU(), model.dropout, model.classifier),
+            Head(_FirstToken(), model.pre_classifier, nn.ReLU(), model.dropout, model.classifier),
         )
 
     def _attention(self, step, x):
@@ -114,7 +121,7 @@ class _EncoderEmbedding(nn.Module):
 
     def forward(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
         """Raises InputError where the first token of a text, which is read out, is padding."""
-        arguments = _arguments(inputs, self.takes)
+        arguments = _by_name(inputs, self.takes)
         mask = _mask(arguments)
         if mask is not None and not mask[:, 0].all():
             raise InputError(
@@ -167,7 +174,7 @@ class VitPath(TransformersPath):
             config.num_attention_heads,
             _PixelEmbedding(encoder.embeddings, self.takes),
             [_PreNormEnd(layer.layernorm_after, layer.mlp, layer.dropout) for layer in self.layers],
-            Head(encoder.layernorm, FirstToken(), model.classifier),
+            Head(encoder.layernorm, _FirstToken(), model.classifier),
         )
 
     def _attention(self, step, x):
@@ -185,7 +192,7 @@ class _PixelEmbedding(nn.Module):
         self.embeddings, self.takes = embeddings, takes
 
     def forward(self, inputs: Any) -> tuple[Tensor, None]:
-        (images,) = _arguments(inputs, self.takes).values()
+        (images,) = _by_name(inputs, self.takes).values()
         return self.embeddings(images.to(self.embeddings.position_embeddings.dtype)), None
 
 
@@ -265,7 +272,7 @@ class _DecoderEmbedding(nn.Module):
 
     def forward(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
         """Raises InputError where the token that is read out is masked."""
-        arguments = _arguments(inputs, self.takes)
+        arguments = _by_name(inputs, self.takes)
         mask, tokens = _mask(arguments), arguments["input_ids"]
         if self.padding is None:
             if len(tokens) > 1:

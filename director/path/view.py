@@ -213,17 +213,10 @@ class Reader(nn.Module):
 
 
 class Head(nn.Sequential):
-    """A head that looks at no mask, as it reads a token that is never padding."""
+    """A head that needs no mask: no token that it reads is padding."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
-
-
-class FirstToken(nn.Module):
-    """[B, N, d] -> [B, d]: the class token."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, 0]
 
 
 def class_name(part: type | object) -> str:
