@@ -25,11 +25,13 @@ SCRIPTS = Path(__file__).parents[1] / "workflow" / "scripts"
 DATASET_TABLE = "director.data.catalogue:DATASETS"
 MODEL_TABLE = "director.models.weights:KINDS"
 BACKBONE_TABLE = "director.models.transformers:BACKBONES"
+PATH_TABLE = "director.path.residual:PATHS"
 ATTENTION_TABLE = "director.models.attention:ATTENTIONS"
 MODELS = {
     "image": "director.models.transformers:ImageTransformer",
     "text": "director.models.transformers:TextTransformer",
 }
+TRANSFORMER_PATH = "director.path.residual:TransformerPath"
 STUDENT_MODEL = "director.models.student:Director"
 ATTENTIONS = {
     "kep_svgp": "director.models.attention:KernelEigenpairAttention",
@@ -259,6 +261,7 @@ class Plan:
             model = MODELS[chosen.model.kind]
             entries[DATASET_TABLE] = _split(chosen.data.name)
             entries[BACKBONE_TABLE] = (model,)
+            entries[PATH_TABLE] = (TRANSFORMER_PATH,)
             entries[MODEL_TABLE] = (STUDENT_MODEL,) if table.get("weights") == "student" else (model,)
             entries[ATTENTION_TABLE] = (ATTENTIONS[attention.name],) if attention else ()
         return _code(script, tuple(entries.items()))

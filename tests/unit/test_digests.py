@@ -53,6 +53,12 @@ EDITS = {
         "LOG_VARIANCE_START = -2.0",
         {"train student", "predict student"},
     ),
+    "the path of other people's models": (
+        "path/transformers_models.py",
+        "return torch.cat([-second, first], dim=-1)",
+        "return torch.cat([second, -first], dim=-1)",
+        set(),
+    ),
     "kernel-eigenpair attention": (
         "models/attention.py",
         "precision = (4 * self.log_l).exp()",

@@ -7,7 +7,7 @@ import yaml
 
 from director.errors import InputError
 from director.methods import POOLED
-from director.plan import ATTENTIONS, MODELS, STUDENT_MODEL, Job, Plan, Run, refuse_earlier_layout
+from director.plan import ATTENTIONS, MODELS, STUDENT_MODEL, TRANSFORMER_PATH, Job, Plan, Run, refuse_earlier_layout
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config/config.yaml"
@@ -102,7 +102,7 @@ def test_results_of_an_earlier_layout_are_refused_by_name(tmp_path):
         refuse_earlier_layout(tmp_path)
 
 
-@pytest.mark.parametrize("definition", [*MODELS.values(), *ATTENTIONS.values(), STUDENT_MODEL])
+@pytest.mark.parametrize("definition", [*MODELS.values(), *ATTENTIONS.values(), STUDENT_MODEL, TRANSFORMER_PATH])
 def test_definitions_that_the_plan_names_exist(definition):
     import pkgutil
 
