@@ -82,7 +82,8 @@ class SoftmaxAttention(nn.Module):
 
     def _parts(self, x: Tensor, mask: Tensor | None) -> tuple:
         """Arguments of `softmax_moments`."""
-        queries, keys, values = (split_heads(linear(x), self.heads) for linear in (self.q, self.k, self.v))
+        # In this order the gradients of x are summed, and by their rounding the numbers in docs/results.md were made.
+        values, queries, keys = (split_heads(linear(x), self.heads) for linear in (self.v, self.q, self.k))
         key_mask = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
         return queries, keys, values, key_mask, self.scale, self.o
 
