@@ -26,7 +26,7 @@ from director.models.attention import (
 )
 from director.models.transformers import ImageTransformer, TextTransformer
 from director.path.cache import DTYPES
-from director.path.residual import SOFTMAX_VARIANCES
+from director.path.view import SOFTMAX_VARIANCES
 from director.schema import Schema
 from director.settings.experiment import Configuration, Experiment
 from director.settings.model import ImageModel, TextModel
