@@ -120,13 +120,13 @@ def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
 def student_of(path: ResidualPath, kernel: Kernel) -> Director:
     """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing.
 
-    It can be saved where the teacher is one of this project's own.
+    It can be saved where the path is the whole one of a teacher of this project's own.
     """
     embedding, readout = path.student_parts()
-    parameter = next(embedding.parameters())  # the kernel lies beside the teacher, wherever that is
+    parameter = next(readout.parameters())  # the kernel lies beside the teacher, wherever that is
     transition = TransitionKernel(path.width, path.heads, kernel).to(parameter.device, parameter.dtype)
     settings = None
-    if isinstance(path.model, Transformer):
+    if isinstance(path, TransformerPath):
         settings = {
             "backbone": {"kind": path.model.kind, "settings": path.model.settings},
             "steps": path.steps,
