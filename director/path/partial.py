@@ -107,7 +107,6 @@ def default_last(steps: int) -> int:
     """How many of its steps to replace in a pretrained model: the last third, at least one.
 
     A kernel starts from nothing, so what it replaces forgets the pretraining, and a small data set cannot teach it
-    again. Measured on a MiniLM of six layers, fine-tuned for CoLA: with all six replaced the MCC is 3, with the last
-    two 30, and the model itself has 29.
+    again.
     """
     return max(1, round(steps / 3))
