@@ -20,7 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from director.errors import InputError, access_error
+from director.errors import InputError
+from director.files import accessing
 
 FILE = Path(".snakemake/driver")  # in the working folder
 VARIABLE = "DIRECTOR_DRIVER"  # environment variable of a job: the driver that started it, as in the file
@@ -69,11 +70,9 @@ def take_charge(file: Path = FILE) -> None:
     Raises InputError naming host, process and start of a driver that lives, or of which that cannot be known: one on
     another host, whose locks may not reach this one.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with accessing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
         handle = file.open("a+", encoding="utf-8")
-    except OSError as error:
-        raise access_error(file, error) or error from error
     locked = _lock(handle)
     handle.seek(0)
     other = Driver.parse(handle.read())

@@ -19,6 +19,17 @@ FAULTS += (zipfile.BadZipFile, zlib.error)
 
 
 @contextmanager
+def accessing(path: str | Path) -> Iterator[None]:
+    """Turn an error of the system (a full disk, no permission) into an AccessError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if refused := access_error(path, error):
+            raise refused from error
+        raise
+
+
+@contextmanager
 def reading(path: str | Path, kind: str, remedy: str, *faults: type[Exception]) -> Iterator[None]:
     """Turn whatever goes wrong while `path` is read into one InputError with its name.
 

@@ -22,7 +22,6 @@ from director.data.dataset import Dataset, Description
 from director.data.sources import (
     DOWNLOADS,
     Unavailable,
-    accessing,
     archive_in,
     from_folders,
     local_folders,
@@ -30,7 +29,7 @@ from director.data.sources import (
     verify,
 )
 from director.errors import InputError
-from director.files import reading
+from director.files import accessing, reading
 
 NAME, FOLDER = "cifar10_c", "CIFAR-10-C"  # the set, and the folder in its archive
 TRAIN, TEST = 50_000, 10_000  # images of CIFAR-10; those of the test come last

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from director.data.sources import PUBLISHED, accessing
+from director.data.sources import PUBLISHED
 from director.errors import InputError
+from director.files import accessing
 
 # What the batches name. NumPy moved its own function behind the first name; a byte array of the shape asked for is all
 # that it makes here, and the array's state (type, shape, bytes) fills it.

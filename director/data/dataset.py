@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from director.data.sources import accessing
 from director.data.texts import Texts
 from director.errors import InputError
-from director.files import file_digest, read_json, reading, replacing, write_json
+from director.files import accessing, file_digest, read_json, reading, replacing, write_json
 from director.provenance import fingerprint
 
 MANIFEST = "manifest.json"

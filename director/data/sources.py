@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
 from director.errors import AccessError, InputError, access_error
+from director.files import accessing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -203,17 +204,6 @@ def content_digest(labels: Iterable[int], inputs: Iterable[bytes], ordered: bool
     """SHA-256 of the SHA-256 of every row (its label as a byte, then its input); of any order if not `ordered`."""
     rows = [hashlib.sha256(bytes([label]) + row).digest() for label, row in zip(labels, inputs, strict=True)]
     return hashlib.sha256(b"".join(rows if ordered else sorted(rows))).hexdigest()
-
-
-@contextmanager
-def accessing(path: str | Path) -> Iterator[None]:
-    """Turn an error of the system (a full disk, no permission) into an AccessError that names `path`."""
-    try:
-        yield
-    except OSError as error:
-        if refused := access_error(path, error):
-            raise refused from error
-        raise
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from director.data.sources import PUBLISHED, accessing
+from director.data.sources import PUBLISHED
 from director.errors import InputError
+from director.files import accessing
 
 
 @dataclass(frozen=True)
