@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from director.errors import InputError
+from director.errors import InputError, listed
 
 if TYPE_CHECKING:
     from director.numbers.predictions import Predictions
@@ -47,7 +47,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Validate files of predictions and say what they hold."""
-    from director.foreign import class_names, shown
+    from director.foreign import class_names
 
     found = []
     for file, predictions in _read(arguments, arguments.files):
@@ -59,7 +59,7 @@ def check(arguments: argparse.Namespace) -> None:
         found[-1] |= {"shifts": shifts, "class_names": names}
         if not arguments.json:
             some = ", ".join(shifts[:3]) + (f" and {len(shifts) - 3} more" if len(shifts) > 3 else "")
-            of = f" ({shown(names)})" if names else ""
+            of = f" ({listed(names)})" if names else ""
             labels, plural = "labelled" if labelled else "no labels", "s" * (len(shifts) > 1)
             print(f"{file}: S = {samples}, N = {rows}, C = {classes}{of}, {labels}, shift{plural} {some}")
     if arguments.json:

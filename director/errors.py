@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 # What to do about a file that the system refuses; any other error of the system stands for itself.
@@ -28,6 +29,11 @@ class InputError(ValueError):
 
 class AccessError(InputError):
     """A file that the system does not let be read or written: it is not there, may not be, or the disk is full."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a message, the first few of many."""
+    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if len(names) > 9 else "")
 
 
 def access_error(path: str | Path, error: Exception) -> AccessError | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from director.errors import InputError
+from director.errors import InputError, listed
 from director.files import reading
 from director.numbers.predictions import Predictions
 
@@ -58,7 +58,7 @@ def read(
         source = f"{path}" if fields["labels"] is None else f"{path} with the labels of {labels}"
     elif suffix in TABLES:
         names, values, fields = _from_table(path, label, classes, labelled)
-        source = f"{path}, classes {shown(names)}"
+        source = f"{path}, classes {listed(names)}"
     else:
         raise InputError(
             f"{path}: files are told by their suffix, one of {', '.join(SUFFIXES)}; write one of these, for example "
@@ -76,11 +76,6 @@ def class_names(predictions: Predictions) -> list[str]:
     names = predictions.about.get("classes")  # of a file that is not ours, it may be anything
     known = isinstance(names, list) and len(names) == predictions.logits.shape[2]
     return names if known and all(isinstance(name, str) for name in names) else []
-
-
-def shown(names: Sequence[str]) -> str:
-    """Names in a message, the first few of many."""
-    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if len(names) > 9 else "")
 
 
 def _array(path: str | Path) -> NDArray[Any]:
@@ -185,7 +180,7 @@ def _label_column(
     if label in asked:
         raise InputError(f"{path}: column {label} is named both by --label and by --classes: take it out of one")
     if label not in columns and labelled:
-        raise InputError(f"{path}: no column {label} for --label; the columns are {shown([*columns])}")
+        raise InputError(f"{path}: no column {label} for --label; the columns are {listed([*columns])}")
     return label if label in columns else None
 
 
@@ -195,7 +190,7 @@ def _chosen(path: str | Path, columns: Columns, classes: Sequence[str]) -> list[
     for pattern in classes:
         matching = [pattern] if pattern in columns else [name for name in columns if fnmatchcase(name, pattern)]
         if not matching:
-            raise InputError(f"{path}: no column {pattern} for --classes; the columns are {shown([*columns])}")
+            raise InputError(f"{path}: no column {pattern} for --classes; the columns are {listed([*columns])}")
         names += matching
     if twice := [name for position, name in enumerate(names) if name in names[:position]]:
         raise InputError(f"{path}: column {twice[0]} is named twice by --classes: name each class once")
@@ -217,7 +212,7 @@ def _found(path: str | Path, columns: Columns) -> list[str]:
             raise InputError(f"{path}: column {name} holds lists: make a column of each class, or {NAME_THEM}")
     names = [name for name, kind in kinds.items() if kind in ("fractions", "whole", "nothing")]
     if not names:
-        raise InputError(f"{path}: no column of numbers for each class; the columns are {shown([*columns]) or 'none'}")
+        raise InputError(f"{path}: no column of numbers for each class; the columns are {listed([*columns]) or 'none'}")
     if whole := [name for name in names if kinds[name] == "whole"]:
         raise InputError(
             f"{path}: column {whole[0]} holds whole numbers alone, so it may be no class: {NAME_THEM}; if it holds the "
@@ -316,7 +311,7 @@ def _targets(path: str | Path, label: str, labels: Sequence[Any], names: Sequenc
         return np.array(texts).astype(np.int64)
     raise InputError(
         f"{path}: label {texts[unknown]!r} of column {label} in row {unknown} (from 0) is none of the class columns "
-        f"{shown(names)}: give a label as one of these names, or name columns as the labels are"
+        f"{listed(names)}: give a label as one of these names, or name columns as the labels are"
     )
 
 

@@ -33,17 +33,13 @@ def pool_ensemble(
     """
     if len(manifest_files) < 2:
         raise InputError(f"an ensemble needs at least 2 members, not {len(manifest_files)}; train more seeds")
-    cost_files = [Path(path).with_name("cost.json") for path in manifest_files]
-    costs = [read_cost(path) for path in cost_files]
     origin = {**about, "samples": len(manifest_files), "versions": versions("numpy")}
     suites = [suite for suite in suites_of(manifest_files[0]) if suite != "val"]
     identities = {
         suite: {"members": [file_digest(suite_file(path, suite)) for path in manifest_files], **origin}
         for suite in suites
     }
-    for path, cost in zip(cost_files, costs, strict=True):
-        if missing := [suite for suite in suites if suite not in cost["suites"]]:
-            raise InputError(f"{path}: no cost of {', '.join(missing)}; delete it and run the same command again")
+    costs = [read_cost(Path(path).with_name("cost.json"), suites) for path in manifest_files]
     Path(folder).mkdir(parents=True, exist_ok=True)
 
     def make(suite: str) -> Made:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from director.errors import InputError
+from director.errors import InputError, listed
 from director.files import reading, replacing
 
 LARGEST = float(np.finfo(np.float32).max)  # the files hold float32
@@ -153,9 +153,9 @@ class Predictions:
         name = "probabilities" if "probabilities" in arrays else "logits"
         unknown = sorted(set(arrays) - {name, "labels", *ARRAYS[1:]})
         if name not in arrays:
-            raise InputError(f"{path}: no array logits, but {_listed(unknown) or 'nothing'}; {WRITE}")
+            raise InputError(f"{path}: no array logits, but {listed(unknown) or 'nothing'}; {WRITE}")
         if unknown:
-            raise InputError(f"{path}: not known beside {name}: {_listed(unknown)}; leave them out, or {WRITE}")
+            raise InputError(f"{path}: not known beside {name}: {listed(unknown)}; leave them out, or {WRITE}")
         if name == "probabilities" and not probabilities:
             raise InputError(
                 f"{path}: holds probabilities, not logits; use Predictions.load(path, probabilities=True), on the "
@@ -302,10 +302,6 @@ def _read_arrays(path: str | Path) -> dict[str, NDArray[Any]]:
         ours = ("whole", "delete it and make it again")  # only what `save` wrote is called damaged
         with reading(path, *(ours if {*ARRAYS} <= {*archive.files} else foreign)):
             return {name: archive[name] for name in archive.files}
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:9]) + (f" and {len(names) - 9} more" if len(names) > 9 else "")
 
 
 def _array(name: str, values: Any, kinds: str, meaning: str) -> NDArray[Any]:

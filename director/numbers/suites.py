@@ -10,7 +10,7 @@ manifest.json       the suites, with the size and the checksum of every file; th
 import logging
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -166,11 +166,12 @@ def is_whole(manifest_file: str | Path) -> bool:
     return cost_file.is_file() and all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
 
 
-def read_cost(cost_file: str | Path) -> dict[str, Any]:
+def read_cost(cost_file: str | Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """What a method's predictions cost.
 
     parameters, train_seconds (of all that was trained for them), device, threads, peak_memory_bytes, and `suites`:
-    suite -> examples, and `seconds` by the number of samples. Raises InputError for a file that is not that.
+    suite -> examples, and `seconds` by the number of samples. Raises InputError for a file that is not that, or that
+    lacks one of the suites `needed`.
     """
     cost = read_json(cost_file)
     entries = cost if isinstance(cost, dict) else {}
@@ -182,6 +183,8 @@ def read_cost(cost_file: str | Path) -> dict[str, Any]:
             f"{cost_file}: not a file of costs ({', '.join(wrong)} missing or of another kind); delete it and run the "
             "same command again"
         )
+    if missing := [suite for suite in needed if suite not in cost["suites"]]:
+        raise InputError(f"{cost_file}: no cost of {', '.join(missing)}; delete it and run the same command again")
     return cost
 
 

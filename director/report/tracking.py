@@ -120,7 +120,7 @@ def measured_run(folder: str | Path, suites: Mapping[str, Any]) -> Run:
                 numbers = {key: value for key, value in record.items() if isinstance(value, float) or value is None}
                 metrics += [(f"{prefix}/{key}", value, 0) for key, value in numbers.items()]
     cost_file = Path(folder, "predictions", "cost.json")
-    cost = read_cost(cost_file)
+    cost = read_cost(cost_file, ["test"])
     metrics += [(key, value, 0) for key, value in cost.items() if _is_number(value)]
     for samples, seconds in cost["suites"]["test"]["seconds"].items():
         metrics.append((f"test/samples-{samples}/predict_seconds", seconds, 0))
