@@ -5,28 +5,21 @@ metric here is computed from these weights, for all replicates at once, and equa
 rows that are repeated so often.
 """
 
-import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from director.errors import InputError
-from director.files import replacing
 from director.numbers.metrics import BINS, equal_width_bins
 from director.numbers.predictions import Predictions
-from director.numbers.suites import load_suite, suites_of
 
 Values = NDArray[np.float64]  # [R]: a metric in each replicate, NaN where it is undefined
 Cumulative = NDArray[np.int64]  # [r, G]: inputs at or above each score, from the highest score down
 
-COLUMNS = ("experiment", "backbone", "method", "samples", "suite", "metric", "reference", "runs", "difference")
-COLUMNS += ("lower", "upper", "level", "p", "p_holm")
-OOD = "ood"  # the mean over all out-of-distribution suites
 CHUNK = 1 << 17  # weights that are ranked at a time: small enough for a processor's cache
 
 
@@ -269,13 +262,6 @@ BY_SUMS = {
 BY_RANKS = {"aurc": _aurc, "auroc": _auroc, "fpr95": _fpr95}
 METRICS = (*BY_SUMS, *BY_RANKS)
 DETECTION = ("auroc", "fpr95")
-# suite -> the metrics that are compared: those of the main table
-COMPARED: dict[str, tuple[str, ...]] = {
-    "test": METRICS,
-    "corrupted": ("accuracy", "nll", "ece_15"),
-    "shifted": ("accuracy", "mcc", "nll", "ece_15"),
-    OOD: DETECTION,
-}
 
 
 # -- differences
@@ -300,7 +286,7 @@ def paired_bootstrap(
     """
     if not runs or not reference:
         raise InputError(f"{len(runs)} runs and {len(reference)} reference runs: give at least 1 of each")
-    _require_level(replicates, level)
+    require_level(replicates, level)
     if metric not in METRICS:
         raise InputError(f"metric is {metric!r}; choose one of {', '.join(METRICS)}")
     draws = draw(runs[0], replicates, (seed,))
@@ -309,7 +295,7 @@ def paired_bootstrap(
         resampled(draws, aligned(draws, run, name), [metric])[metric]
         for name, run in zip(names, (*runs, *reference), strict=True)
     ]
-    return _interval(values[: len(runs)], values[len(runs) :], level)
+    return interval(values[: len(runs)], values[len(runs) :], level)
 
 
 def compare_pair(
@@ -325,7 +311,7 @@ def compare_pair(
 
     names: what to call the two in an error. `InputError` as there.
     """
-    _require_level(replicates, level)
+    require_level(replicates, level)
     if seed < 0:
         raise InputError(f"seed {seed}: give 0 or more")
     classes = [side.logits.shape[2] for side in (first, second)]
@@ -341,110 +327,25 @@ def compare_pair(
         raise InputError(f"{names[0]} and {names[1]}: {error}") from error
     sides = [(metric, *(side[metric] for side in values)) for metric in METRICS]
     return [
-        {"metric": metric, "first": _or_none(a[0]), "second": _or_none(b[0]), **_interval([a], [b], level)}
+        {"metric": metric, "first": or_none(a[0]), "second": or_none(b[0]), **interval([a], [b], level)}
         for metric, a, b in sides
     ]
 
 
-def compare_rows(
-    manifest_files: Sequence[str | Path],
-    out_file: str | Path,
-    *,
-    reference: tuple[str, str],
-    replicates: int = 1000,
-    level: float = 0.95,
-) -> None:
-    """Write how every row of a table differs from the reference row (backbone, method), as CSV.
-
-    manifest_files: of every run of every row of one experiment. One line per suite, metric (see COMPARED) and row, with
-    all its samples: the difference, its bootstrap interval, and the p-value of the paired test over seeds, alone and
-    adjusted by Holm over the lines of that suite and metric. `ood` is the mean over the out-of-distribution suites, by
-    the largest probability. Empty where undefined: a row with one run, or with other seeds than the reference, has no
-    pairs. `InputError` where the reference is no row, or runs have other inputs.
-    """
-    _require_level(replicates, level)
-    draws: dict[str, Draws] = {}
-    rows: dict[tuple[str, str], dict[str, Mapping[tuple[str, str], Values]]] = {}  # row -> seed -> values
-    samples: dict[tuple[str, str], int] = {}
-    for manifest in manifest_files:
-        about, values = _values(manifest, suites_of(manifest_files[0]), draws, replicates)
-        row = about["backbone"], about["method"]
-        rows.setdefault(row, {})[str(about["seed"])] = values
-        samples[row] = about["samples"]
-    base = rows.pop(tuple(reference), None)
-    if base is None:
-        raise InputError(f"the reference {'/'.join(reference)} is none of the rows {', '.join(map('/'.join, rows))}")
-    lines = []
-    for suite, metric in next(iter(base.values())):
-        family = []
-        for (backbone, method), runs in rows.items():
-            compared, referred = (
-                {seed: values[suite, metric] for seed, values in side.items()} for side in (runs, base)
-            )
-            shared = [seed for seed in compared if seed in referred]
-            sides = [[_or_none(side[seed][0]) for seed in shared] for side in (compared, referred)]
-            family.append(
-                {
-                    "experiment": about["experiment"],
-                    "backbone": backbone,
-                    "method": method,
-                    "samples": samples[backbone, method],
-                    "suite": suite,
-                    "metric": metric,
-                    "reference": "/".join(reference),
-                    "runs": len(runs),
-                    "level": level,
-                    "p": paired_test(*sides),
-                    **_interval(list(compared.values()), list(referred.values()), level),
-                }
-            )
-        adjusted = holm([line["p"] for line in family])
-        lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
-    with replacing(out_file) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-
-
-def _values(
-    manifest: str | Path, suites: Sequence[str], draws: dict[str, Draws], replicates: int
-) -> tuple[dict[str, Any], dict[tuple[str, str], Values]]:
-    """What a run is, and (suite, metric) -> its values. The first run makes the draws of each suite."""
-
-    def load(suite: str) -> Predictions:
-        run = load_suite(manifest, suite)
-        if suite not in draws:
-            draws[suite] = draw(run, replicates, tuple(suite.encode()))  # each suite is drawn on its own
-        return aligned(draws[suite], run, str(manifest))
-
-    test = load("test")
-    values: dict[tuple[str, str], Values] = {}
-    for suite in [name for name in COMPARED if name in suites]:
-        run = test if suite == "test" else load(suite)
-        values |= {(suite, metric): found for metric, found in resampled(draws[suite], run, COMPARED[suite]).items()}
-    foreign = [
-        resampled_detection(draws["test"], test, draws[suite], run)
-        for suite, run in ((name, load(name)) for name in suites if name.startswith("ood-"))
-    ]
-    if foreign:
-        values |= {(OOD, metric): np.mean([found[metric] for found in foreign], axis=0) for metric in COMPARED[OOD]}
-    return test.about, values
-
-
-def _interval(runs: Sequence[Values], reference: Sequence[Values], level: float) -> dict[str, float | None]:
+def interval(runs: Sequence[Values], reference: Sequence[Values], level: float) -> dict[str, float | None]:
     """`difference`, `lower`, `upper` of the mean over runs minus that over reference runs."""
     differences = np.mean(runs, axis=0) - np.mean(reference, axis=0)
     ends = (math.nan, math.nan)
     if not np.isnan(differences).any():
         ends = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
-    return dict(zip(("difference", "lower", "upper"), map(_or_none, (differences[0], *ends)), strict=True))
+    return dict(zip(("difference", "lower", "upper"), map(or_none, (differences[0], *ends)), strict=True))
 
 
-def _or_none(value: float) -> float | None:
+def or_none(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _require_level(replicates: int, level: float) -> None:
+def require_level(replicates: int, level: float) -> None:
     if replicates < 1 or not 0 < level < 1:
         raise InputError(f"{replicates} replicates at level {level}: give at least 1, and a level between 0 and 1")
 

@@ -1,7 +1,6 @@
 """Predictions of any method on any set of inputs: the file that metrics, tables and figures are made from."""
 
 import json
-import math
 import zipfile
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,19 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from director.errors import InputError, listed
 from director.files import reading, replacing
+from director.numbers.probabilities import BITS, SHARE, evidence, look_like_probabilities
 
 LARGEST = float(np.finfo(np.float32).max)  # the files hold float32
+SMALLEST = float(np.finfo(np.float32).tiny)  # positive float32 with all its bits: a float32 softmax ends there
 ARRAYS = ("logits", "example", "shift", "severity", "about")  # of a file; labels only where there are any
 WRITE = "write it with Predictions(logits, labels).save(path)"
-
-# -- what rounding makes of probabilities: that of float32, float16 or bfloat16 (8 bits), or of decimals with few digits
-BEYOND = 2**-10  # how far a value may lie outside [0, 1]: one step of float16 above 1
-OFF = 2**-6  # how far a sum may lie from 1: eight roundings of bfloat16, for a softmax computed in it throughout
-DIGITS = (2, 3, 4)
-SMALLEST = float(np.finfo(np.float32).tiny)  # positive float32 with all its bits: a float32 softmax ends there
-# -- how many such rows make probabilities of what is called logits
-SHARE = 0.9  # of all rows: a few broken ones excuse nothing, and of logits 0 and 1 for two classes only half look so
-BITS = 20  # of evidence: logits look so by chance once in a million
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +120,7 @@ class Predictions:
         probabilities = _samples("probabilities", probabilities)
         logits = np.empty_like(probabilities)
         for sample, layer in enumerate(probabilities):
-            fits = _look_like_probabilities(layer)
+            fits = look_like_probabilities(layer)
             if not fits.all():
                 row = int(np.argmin(fits))
                 with np.errstate(all="ignore"):  # the sum of infinities, or beyond float64
@@ -370,7 +362,7 @@ def _samples(name: str, values: Any) -> NDArray[Any]:
 def _checked_logits(logits: Any) -> NDArray[Any]:
     logits = _samples("logits", logits)
     rows = logits.shape[0] * logits.shape[1]
-    alike, evidence = 0, 0.0
+    alike, bits = 0, 0.0
     for sample, layer in enumerate(logits):
         unusable = ~(np.abs(layer) <= LARGEST).all(axis=1)  # of NaN, too: every comparison with it is false
         if unusable.any():
@@ -378,39 +370,12 @@ def _checked_logits(logits: Any) -> NDArray[Any]:
             raise InputError(
                 f"logits of sample {sample}, row {row} are not finite float32 numbers: {layer[row].tolist()}"
             )
-        found = layer[_look_like_probabilities(layer)]
-        alike, evidence = alike + len(found), evidence + _bits(found)
-    if alike >= SHARE * rows and evidence >= BITS:
+        found = layer[look_like_probabilities(layer)]
+        alike, bits = alike + len(found), bits + evidence(found)
+    if alike >= SHARE * rows and bits >= BITS:
         raise InputError(
             f"{alike} of {rows} rows of the logits are within [0, 1] and sum to 1 up to rounding: these look like "
             "probabilities; give them to Predictions.from_probabilities(probabilities, labels), on the command line "
             "with --probabilities, or give the values before the softmax"
         )
     return logits
-
-
-def _look_like_probabilities(layer: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each row of [N, C] is within [0, 1] and sums to 1, as far as rounding lets it."""
-    alike = ((layer >= -BEYOND) & (layer <= 1 + BEYOND)).all(axis=1)
-    candidates = layer[alike].astype(float)  # none or few, if they are logits
-    off = np.abs(candidates.sum(axis=1) - 1)
-    fits = off <= OFF
-    for step in (10.0**-digits for digits in DIGITS):
-        # Each of C decimals is off by up to half a step; those below it are lost, but most should be there.
-        rest = np.flatnonzero(~fits & (off <= min(len(layer[0]) * step / 2, 0.5)))
-        multiples = candidates[rest] / step
-        fits[rest] = (np.abs(multiples - np.rint(multiples)) <= 1 / 40).all(axis=1)  # float16 holds .57 that well
-    alike[alike] = fits
-    return alike
-
-
-def _bits(rows: NDArray[Any]) -> float:
-    """Evidence of rows [n, C] that look like probabilities, in bits: how unlikely logits within [0, 1] do so by chance.
-
-    Of the 2^C rows of zeros and ones, such as [1, 0], C have the sum 1. Any other row has to meet it within 1/64 on
-    either side, and of two values with a free sum one in 32 does.
-    """
-    classes = rows.shape[1]
-    binary = classes - math.log2(classes)
-    fractions = np.count_nonzero((rows % 1).any(axis=1))
-    return (len(rows) - fractions) * binary + fractions * max(binary, 5)

@@ -8,7 +8,8 @@ import pandas as pd
 
 from director.errors import InputError
 from director.files import reading, replacing, write_json, write_text
-from director.numbers.comparison import COLUMNS, COMPARED, OOD, spread
+from director.numbers.compare_rows import COLUMNS, COMPARED, OOD
+from director.numbers.comparison import spread
 from director.numbers.measure import read_metrics
 from director.numbers.suites import read_cost
 

@@ -9,13 +9,11 @@ from scipy import stats
 
 from director.errors import InputError
 from director.numbers import metrics
+from director.numbers.compare_rows import COLUMNS, COMPARED, compare_rows
 from director.numbers.comparison import (
-    COLUMNS,
-    COMPARED,
     METRICS,
     Draws,
     aligned,
-    compare_rows,
     draw,
     holm,
     paired_bootstrap,

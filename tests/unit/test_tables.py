@@ -7,7 +7,7 @@ import pytest
 
 from director.errors import InputError
 from director.files import write_json
-from director.numbers.comparison import COLUMNS
+from director.numbers.compare_rows import COLUMNS
 from director.numbers.measure import FORMAT
 from director.report.tables import (
     MAIN,
