@@ -45,7 +45,8 @@ def reading(path: str | Path, kind: str, remedy: str, *faults: type[Exception]) 
     except (*FAULTS, *faults) as error:
         if refused := access_error(path, error):
             raise refused from error
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+        words = " ".join(str(error).split()) or type(error).__name__  # in one line
+        reason = f"no {words}" if isinstance(error, KeyError) else words
         raise InputError(f"{path}: not {kind} ({reason}); {remedy}") from error
 
 

@@ -22,6 +22,7 @@ def start(log_file: str | Path) -> None:
     Bad input, and a file that the system refuses, end the process with one line, no traceback. It also ends when the
     driver that started it is gone (`director.driver`).
     """
+    sys.excepthook = _excepthook
     log = Path(log_file)
     log.parent.mkdir(parents=True, exist_ok=True)
     earlier = log.with_name(log.name + EARLIER)
@@ -40,7 +41,6 @@ def start(log_file: str | Path) -> None:
     os.close(handle)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
     logging.captureWarnings(True)
-    sys.excepthook = _excepthook
     end_with_driver()
 
 

@@ -23,16 +23,20 @@ from urllib.request import url2pathname
 import yaml
 
 from director.errors import InputError
-from director.files import file_digest, read_json, write_json
+from director.files import file_digest, read_json, reading, write_json
 from director.numbers.measure import read_metrics
 from director.numbers.suites import read_cost
 from director.provenance import fingerprint
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
-# a server that does not answer is given up after some twenty seconds; MLflow's own values would wait for minutes
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "8")
+# Unless the user has set them; an empty variable is an unset one.
+DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    # a server that does not answer is given up after some twenty seconds; MLflow's own values would wait for minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "8",
+}
+os.environ.update({name: value for name, value in DEFAULTS.items() if not os.environ.get(name)})
 DATABASE_ATTEMPTS = 2  # to open a database; MLflow's ten take two minutes
 
 STORE = "sqlite:///mlflow.db"  # MLflow's own default, so that a plain `mlflow ui` in the same folder shows the runs
@@ -92,14 +96,25 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def training_run(folder: str | Path) -> Run:
     """The run of a trained model: history as curves, settings as parameters, cost."""
     folder = Path(folder)
-    settings = yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8"))
+    remedy = "delete it and run the same command again"
+    path = folder / "settings.yaml"
+    with reading(path, "the settings of a training", remedy, yaml.YAMLError):
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            raise TypeError(f"it holds {type(settings).__name__}")
     settings["weights"] = file_digest(folder / "model.safetensors")
     metrics: list[tuple[str, float | None, int]] = []
-    with (folder / "history.csv").open(encoding="utf-8", newline="") as file:
+    path = folder / "history.csv"
+    with reading(path, "the history of a training", remedy), path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             epoch = int(row.pop("epoch"))
             metrics += [(key, float(value) if value else None, epoch) for key, value in row.items()]
-    metrics += [(key, value, 0) for key, value in read_json(folder / "cost.json").items() if _is_number(value)]
+        if not metrics:
+            raise ValueError("it has no epoch")
+    path = folder / "cost.json"
+    cost = read_json(path)
+    with reading(path, "the cost of a training", remedy):
+        metrics += [(key, value, 0) for key, value in cost.items() if _is_number(value)]
     files = {folder / name: "" for name in ("history.csv", "settings.yaml", "cost.json")}
     return Run(str(folder), *_parameters_and_tags(settings, metrics), files)
 
@@ -241,6 +256,8 @@ def publish(experiment: str, runs: Iterable[Run]) -> dict[str, str]:
 def _study() -> str:
     """Identity of the study in this folder: random, made once. A copy in another folder has one of its own."""
     identities = read_json(STUDY) if STUDY.exists() else {}
+    if not isinstance(identities, dict):
+        raise InputError(f"{STUDY}: not a table of identities; delete it, and the runs are published anew")
     folder = str(Path.cwd())
     if folder not in identities:
         identities[folder] = uuid.uuid4().hex

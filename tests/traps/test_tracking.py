@@ -2,9 +2,12 @@
 
 import io
 import math
+import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from director.report.tracking import (
     publish,
     publish_runs,
     publish_tables,
+    training_run,
 )
 
 
@@ -227,6 +231,25 @@ def test_metrics_are_the_overall_ones_and_named_by_suite(tmp_path):
     assert (run(3).path, run(3).tags["weights"]) == (str(folder), "w") and '"fog"' in run(3).texts["metrics.json"]
     names = [name for name, _, _ in run(1, 3).metrics if name.startswith("corrupted/")]
     assert names == [f"corrupted/samples-{samples}/{metric}" for samples in (1, 3) for metric in ("accuracy", "auroc")]
+
+
+@pytest.mark.parametrize("name", ["settings.yaml", "history.csv", "cost.json"])
+@pytest.mark.parametrize("content", ["", "[]", "7", "epoch\nfirst\n", "\t: ["])
+def test_a_training_file_of_something_else_is_named(tmp_path, name, content):
+    folder = trained(tmp_path / "backbone")
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=rf"{name}: not .*; delete it and run the same command again"):
+        training_run(folder)
+
+
+def test_an_empty_variable_is_an_unset_one(tmp_path):
+    """MLflow would make a number of the empty text."""
+    names = ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_TRACKING_URI")
+    script = f"import os, director.report.tracking as t; print(*[os.environ[name] for name in {names[:2]}], t._store())"
+    for value, expected in (("", ["1", "8", "sqlite:///mlflow.db"]), ("5", ["5", "5", "5"])):
+        environment = os.environ | dict.fromkeys(names, value)
+        ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert ended.stdout.split() == expected, ended.stderr
 
 
 def test_trap_31_publishing_twice_changes_nothing(client):
