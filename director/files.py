@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import tempfile
 import zipfile
 import zlib
@@ -45,7 +46,7 @@ def reading(path: str | Path, kind: str, remedy: str, *faults: type[Exception]) 
     except (*FAULTS, *faults) as error:
         if refused := access_error(path, error):
             raise refused from error
-        words = " ".join(str(error).split()) or type(error).__name__  # in one line
+        words = re.sub(r"\s*\n\s*", " ", str(error)) or type(error).__name__  # in one line
         reason = f"no {words}" if isinstance(error, KeyError) else words
         raise InputError(f"{path}: not {kind} ({reason}); {remedy}") from error
 
