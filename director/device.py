@@ -68,6 +68,14 @@ def module_modes(model: nn.Module, training: Callable[[nn.Module], bool] = lambd
             module.training = mode
 
 
+def trains_for_dropout(module: nn.Module) -> bool:
+    """Which modules are in training mode where dropout is drawn: all but those with running statistics.
+
+    Fused attention takes its dropout from the attention module's own flag, so dropout modules alone are not enough.
+    """
+    return not any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False))
+
+
 @contextmanager
 def seeded(device: torch.device, seed: int, *numbers: int) -> Iterator[torch.Generator]:
     """Make what is drawn inside a function of `seed` and `numbers` alone.

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from director.path.view import ResidualPath
+from director.errors import InputError
+from director.path.view import ResidualPath, class_name
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,10 @@ class Trajectory:
 
 
 def capture(path: ResidualPath, inputs: Any, softmax_variance: str = "attention_moments") -> Trajectory:
-    """Walk the teacher's path once. softmax_variance: see `ResidualPath.moments`."""
+    """Walk the teacher's path once. softmax_variance: see `ResidualPath.moments`.
+
+    Raises InputError for `dropout_moments` of a teacher whose dropout changes nothing.
+    """
     x, mask = path.embed(inputs)
     states, variances = [x], []
     for step in range(1, path.steps + 1):
@@ -31,6 +35,11 @@ def capture(path: ResidualPath, inputs: Any, softmax_variance: str = "attention_
         states.append(x)
         variances.append(variance)
     states, variances = torch.stack(states), torch.stack(variances)
+    if softmax_variance == "dropout_moments" and not variances.any():
+        raise InputError(
+            f"{class_name(path.model)} has no dropout between its attention layers, so softmax_variance "
+            "dropout_moments is 0 everywhere; train the teacher with dropout, or choose attention_moments"
+        )
     if mask is not None:
         states, variances = (torch.where(mask[..., None], values, 0.0) for values in (states, variances))
     return Trajectory(states, variances, mask)

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from director.device import module_modes
+from director.device import module_modes, seeded, trains_for_dropout
 from director.errors import InputError
 from director.models.attention import softmax_mean, softmax_moments
 
-SOFTMAX_VARIANCES = ("attention_moments", "zero")
+SOFTMAX_VARIANCES = ("attention_moments", "dropout_moments", "zero")
+DROPOUT_PASSES = 16  # behind a variance over dropout masks, whose relative standard error is sqrt(2 / 15) = 0.37
+DROPOUT_SEED = 0  # of these masks: a capture is a function of its batch, so that a resumed training is the same one
 
 
 @contextmanager
@@ -68,17 +70,19 @@ class ResidualPath(ABC):
         """The observed transition X[l-1] -> N(mean, variance), both [B, N, d]; the mean is X[l].
 
         softmax_variance: what a softmax layer's variance is: `attention_moments` reads its rows as categorical laws
-        over the values, `zero` takes them as certain. Layers that are Gaussian processes have their own.
+        over the values, `dropout_moments` is the variance of X[l] over DROPOUT_PASSES masks of the segment's own
+        dropout, the same masks in every call, `zero` takes the step as certain. Layers that are Gaussian processes have
+        their own.
         """
         self._check(step)
         if softmax_variance not in SOFTMAX_VARIANCES:
             choices = ", ".join(SOFTMAX_VARIANCES)
             raise InputError(f"softmax_variance is {softmax_variance!r}; choose one of {choices}")
-        x = self._open(step, x, mask)
-        if softmax_variance == "zero" and self._is_softmax(step):
-            mean = self._attend(step, x, mask)
-            return mean, torch.zeros_like(mean)
-        return self._moments(step, x, mask)
+        opened = self._open(step, x, mask)
+        if softmax_variance == "attention_moments" or not self._is_softmax(step):
+            return self._moments(step, opened, mask)
+        mean = self._attend(step, opened, mask)
+        return mean, torch.zeros_like(mean) if softmax_variance == "zero" else self._dropout_variance(step, x, mask)
 
     @_frozen
     def logits(self, inputs: Any) -> Tensor:
@@ -97,6 +101,12 @@ class ResidualPath(ABC):
         for step in range(1, self.steps + 1):
             states.append(self.segment(step, states[-1], mask))
         return torch.stack(states), mask
+
+    def _dropout_variance(self, step: int, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Unbiased variance of X[l] over dropout masks, given X[l-1]: there is no closed form through a norm."""
+        with module_modes(self.model, trains_for_dropout), seeded(x.device, DROPOUT_SEED, step):
+            passes = [self._attend(step, self._open(step, x, mask), mask) for _ in range(DROPOUT_PASSES)]
+        return torch.stack(passes).var(0)
 
     def _check(self, step: int) -> None:
         if not 1 <= step <= self.steps:

@@ -132,6 +132,8 @@ class Experiment(Schema):
                     f"variants: {name} reads the cache that `director` describes, but differs in views, dtype or "
                     "softmax_variance; set its trajectory.source to live"
                 )
+            if student.losses.softmax_variance == "dropout_moments" and self.model.dropout == 0:
+                raise ValueError(f"{name}: softmax_variance dropout_moments needs model.dropout above 0; raise it")
         if self.comparison.reference not in rows:
             raise ValueError(f"comparison.reference {self.comparison.reference} is not among the methods {rows}")
         return self

@@ -105,7 +105,7 @@ class Losses(Schema):
     )
     std_weight: float = Field(0.0, ge=0, description="within mse: weight of the standard deviations' part")
     variance_floor: float = Field(1e-4, gt=0, description="added to the teacher's variances before the logarithm of kl")
-    softmax_variance: Literal["attention_moments", "zero"] = Field(
+    softmax_variance: Literal["attention_moments", "dropout_moments", "zero"] = Field(
         "attention_moments",
         description='variance of a softmax teacher\'s step (docs/method.md, "Where attention cuts the path")',
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from director.device import autocast, module_modes, seeded, to_device
+from director.device import autocast, module_modes, seeded, to_device, trains_for_dropout
 from director.errors import InputError
 from director.methods import Randomness
 from director.noise import ExampleNoise, ScaledNoise, fold, unfold
@@ -53,9 +53,8 @@ def predict(
 
     randomness: where the samples come from.
     - `none`: one deterministic pass in evaluation mode.
-    - `dropout`: Monte Carlo dropout (Gal and Ghahramani, ICML 2016). The whole model is in training mode, since fused
-      attention takes its dropout from the attention module's own flag; only modules with running statistics stay in
-      evaluation mode. The masks depend on `seed` and `batch_size`.
+    - `dropout`: Monte Carlo dropout (Gal and Ghahramani, ICML 2016), of every module that has it
+      (`director.device.trains_for_dropout`). The masks depend on `seed` and `batch_size`.
     - `noise`: the model's own, dropout off. The noise of an example depends on (seed, example, S) alone, so the batches
       do not matter, beyond rounding.
 
@@ -74,7 +73,7 @@ def predict(
     model.to(device)
     logits: np.ndarray | None = None
     profile: np.ndarray | None = None
-    training = _trains_for_dropout if randomness == "dropout" else lambda module: False
+    training = trains_for_dropout if randomness == "dropout" else lambda module: False
     with module_modes(model, training), torch.no_grad(), autocast(device, precision):
         for rows in _batches(examples, max(1, batch_size // samples)):
             inputs = _folded(to_device(examples.batch(rows)[0], device), samples)
@@ -190,7 +189,3 @@ def _call(model: nn.Module, inputs: Any, **options: Any) -> Tensor:
     by_name = isinstance(inputs, Mapping) and not hasattr(model, "kind")
     output = model(**inputs, **options) if by_name else model(inputs, **options)
     return output if isinstance(output, Tensor) else output.logits
-
-
-def _trains_for_dropout(module: nn.Module) -> bool:
-    return not any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False))

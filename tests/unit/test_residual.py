@@ -8,6 +8,7 @@ import torch
 from director.errors import InputError
 from director.models.transformers import ImageTransformer, PathReadout, Transformer
 from director.noise import BatchNoise
+from director.path import view
 from director.path.residual import PATHS, TransformerPath, path_of
 from director.path.view import class_name, frozen
 
@@ -55,6 +56,36 @@ def test_the_moments_of_a_step_are_those_of_its_samples(attention):
     torch.testing.assert_close(samples.var(0), variance[0], rtol=0.08, atol=0)
 
 
+def test_the_dropout_variance_of_a_step_is_that_of_its_own_masks(monkeypatch):
+    """The only randomness of a segment here is the dropout of the MLP that it begins with; the first has none."""
+    monkeypatch.setattr(view, "DROPOUT_PASSES", 4000)
+    network = model().double()
+    path = path_of(network)
+    states, _ = path.states(images(1).double())
+    mean, variance = path.moments(3, states[2], softmax_variance="dropout_moments")
+    torch.testing.assert_close(mean, states[3])
+    network.train()
+    with torch.no_grad():
+        torch.manual_seed(1)
+        x = network.blocks[1].mlp_half(states[2].expand(4000, -1, -1))
+        samples, _ = network.blocks[2].attention_half(x)
+    torch.testing.assert_close(samples.var(0), variance[0], rtol=0.2, atol=0)
+    assert not path.moments(1, states[0], softmax_variance="dropout_moments")[1].any()
+
+
+def test_the_dropout_variance_is_a_function_of_the_state_and_leaves_no_trace():
+    network = model()
+    network.blocks[1].eval()  # modes are the caller's
+    modes = [module.training for module in network.modules()]
+    path, generator = path_of(network), torch.get_rng_state()
+    states, _ = path.states(images())
+    first, second = (path.moments(2, states[1], softmax_variance="dropout_moments")[1] for _ in range(2))
+    assert torch.equal(first, second) and first.min() > 0
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert [module.training for module in network.modules()] == modes
+    assert not torch.equal(first, path.moments(2, states[1])[1])
+
+
 @pytest.mark.parametrize("attention", [kep(2), sgpa(2)], ids=["kep_svgp", "sgpa"])
 def test_zero_variance_is_for_softmax_layers_only(attention):
     path = path_of(model(attention=attention))
@@ -63,7 +94,7 @@ def test_zero_variance_is_for_softmax_layers_only(attention):
     assert torch.equal(mean, states[1]) and (variance == 0).all()
     for choice in ("zero", "attention_moments"):
         assert (path.moments(2, states[1], softmax_variance=choice)[1] > 0).any()
-    with pytest.raises(InputError, match="'none'; choose one of attention_moments, zero"):
+    with pytest.raises(InputError, match="'none'; choose one of attention_moments, dropout_moments, zero"):
         path.moments(1, states[0], softmax_variance="none")
 
 

@@ -107,6 +107,7 @@ def changed(path: tuple, value) -> dict:
         (("director", "losses"), {"path": "wasserstein"}, ["director.losses.path", "'wasserstein'", "'kl'"]),
         (("director", "losses"), {"variance_floor": 0}, ["director.losses.variance_floor", "greater than 0"]),
         (("director", "losses"), {"task_wieght": 1}, ["director.losses.task_wieght", "did you mean 'task_weight'"]),
+        (("model", "dropout"), 0, ["mc_dropout needs model.dropout above 0"]),
         (("director", "trajectory"), {"source": "cache"}, ["director.trajectory", "set views"]),
         (("director", "training", "epochs"), 5, ["director.training", "warmup_epochs 5"]),
         (("methods", "softmax"), ["mle", "director_mse"], ["director_mse", "no variant 'mse'", "known: none"]),
@@ -246,6 +247,17 @@ def test_a_word_is_read_as_it_looks(tmp_path, word, value):
 def test_shipped_files_mean_the_same_to_every_reader_of_yaml():
     for path in [ROOT / "config/config.yaml", *(ROOT / "config/experiments").glob("*.yaml")]:
         assert read_yaml(path) == yaml.safe_load(path.read_text()), path
+
+
+def test_the_variance_over_dropout_masks_needs_dropout(tmp_path):
+    content = yaml.safe_load(DIGITS.read_text())
+    content["model"]["dropout"] = 0
+    content["methods"] = {"softmax": ["mle", "director"]}
+    content["director"]["losses"]["softmax_variance"] = "dropout_moments"
+    file = tmp_path / "wrong.yaml"
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(InputError, match=r"dropout_moments needs model\.dropout above 0; raise it"):
+        load_experiment(file)
 
 
 def test_every_problem_of_a_file_is_told_at_once(tmp_path):

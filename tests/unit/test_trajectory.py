@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from director.errors import InputError
 from director.models.transformers import ImageTransformer, Transformer
 from director.path.residual import path_of
 from director.path.trajectory import capture
@@ -79,3 +80,14 @@ def test_an_example_has_the_same_trajectory_and_logits_alone_and_with_padding(te
         torch.testing.assert_close(together.states[:, row : row + 1, :count], alone.states)
         torch.testing.assert_close(together.variances[:, row : row + 1, :count], alone.variances)
         torch.testing.assert_close(path.readout(alone.states[-1], alone.mask), logits[row : row + 1])
+
+
+def test_a_teacher_without_dropout_has_no_dropout_variance():
+    torch.manual_seed(0)
+    sizes = {"image_size": 8, "channels": 1, "patch": 4}
+    images = torch.randn(2, 1, 8, 8)
+    dropped = capture(path_of(ImageTransformer(**sizes, **SIZES)), images, "dropout_moments")
+    assert not dropped.variances[0].any() and (dropped.variances[1:] > 0).all()
+    without = path_of(ImageTransformer(**sizes, **SIZES | {"dropout": 0.0}))
+    with pytest.raises(InputError, match="train the teacher with dropout, or choose attention_moments"):
+        capture(without, images, "dropout_moments")
