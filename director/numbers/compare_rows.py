@@ -51,7 +51,7 @@ def compare_rows(
 
     manifest_files: of every run of every row of one experiment. One line per suite, metric (see COMPARED) and row, with
     all its samples: the difference, its bootstrap interval, and the p-value of the paired test over seeds, alone and
-    adjusted by Holm over the lines of that suite and metric. `ood` is the mean over the out-of-distribution suites, by
+    adjusted by Holm over all lines of the file. `ood` is the mean over the out-of-distribution suites, by
     the largest probability. Empty where undefined: a row with one run, or with other seeds than the reference, has no
     pairs. `InputError` where the reference is no row, or runs have other inputs.
     """
@@ -69,14 +69,13 @@ def compare_rows(
         raise InputError(f"the reference {'/'.join(reference)} is none of the rows {', '.join(map('/'.join, rows))}")
     lines = []
     for suite, metric in next(iter(base.values())):
-        family = []
         for (backbone, method), runs in rows.items():
             compared, referred = (
                 {seed: values[suite, metric] for seed, values in side.items()} for side in (runs, base)
             )
             shared = [seed for seed in compared if seed in referred]
             sides = [[or_none(side[seed][0]) for seed in shared] for side in (compared, referred)]
-            family.append(
+            lines.append(
                 {
                     "experiment": about["experiment"],
                     "backbone": backbone,
@@ -88,11 +87,11 @@ def compare_rows(
                     "runs": len(runs),
                     "level": level,
                     "p": paired_test(*sides),
-                    **interval(list(compared.values()), list(referred.values()), level),
+                    **interval(*([side[seed] for seed in sorted(side)] for side in (compared, referred)), level),
                 }
             )
-        adjusted = holm([line["p"] for line in family])
-        lines += [line | {"p_holm": p} for line, p in zip(family, adjusted, strict=True)]
+    adjusted = holm([line["p"] for line in lines])
+    lines = [line | {"p_holm": p} for line, p in zip(lines, adjusted, strict=True)]
     with replacing(out_file) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()

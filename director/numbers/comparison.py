@@ -1,8 +1,8 @@
-"""Is one row better than another? Spread over seeds, bootstrap over examples, tests over seeds.
+"""Is one row better than another? Spread over seeds, bootstrap over examples and seeds, tests over seeds.
 
 A bootstrap replicate draws examples with replacement, and so gives each example a weight: how often it was drawn. Every
 metric here is computed from these weights, for all replicates at once, and equals that of `director.numbers.metrics` on
-rows that are repeated so often.
+rows that are repeated so often. Then it draws seeds, of the trained models that there are.
 """
 
 import math
@@ -262,6 +262,7 @@ BY_SUMS = {
 BY_RANKS = {"aurc": _aurc, "auroc": _auroc, "fpr95": _fpr95}
 METRICS = (*BY_SUMS, *BY_RANKS)
 DETECTION = ("auroc", "fpr95")
+SIDES = (0, 1)  # streams of the draws of runs: the same for every metric, so that its intervals speak of the same runs
 
 
 # -- differences
@@ -275,11 +276,12 @@ def paired_bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> dict[str, float | None]:
-    """Mean of a metric (of METRICS) over `runs` minus that over `reference`, with an interval over the examples.
+    """Mean of a metric (of METRICS) over `runs` minus that over `reference`, with an interval over examples and seeds.
 
     `difference`, and `lower` and `upper` of the percentile interval (Efron and Tibshirani 1993, ch. 13). A replicate
-    draws examples with replacement, all rows of an example together and the same ones for every run, so the interval
-    speaks of other test examples, not of other seeds. Runs are pooled by softmax.
+    draws examples with replacement, all rows of an example together and the same ones for every run, then runs, see
+    `interval`. So it speaks of other test examples and, where there are several runs, of other seeds. Runs are pooled
+    by softmax.
 
     All three are None where the metric is undefined for a run, the interval where that happens in a replicate.
     `InputError` unless all runs have the same examples with the same labels, in whatever order.
@@ -333,12 +335,29 @@ def compare_pair(
 
 
 def interval(runs: Sequence[Values], reference: Sequence[Values], level: float) -> dict[str, float | None]:
-    """`difference`, `lower`, `upper` of the mean over runs minus that over reference runs."""
-    differences = np.mean(runs, axis=0) - np.mean(reference, axis=0)
+    """`difference`, `lower`, `upper` of the mean over runs minus that over reference runs.
+
+    Each replicate draws runs with replacement: pairs, where there are as many on both sides (give them in the order of
+    their seeds), else each side on its own. One run is all there is to draw from, so the interval is over examples
+    alone.
+    """
+    if len(runs) == len(reference):
+        differences = _mean_of_drawn(np.subtract(runs, reference), SIDES[0])
+    else:
+        differences = _mean_of_drawn(runs, SIDES[0]) - _mean_of_drawn(reference, SIDES[1])
     ends = (math.nan, math.nan)
     if not np.isnan(differences).any():
         ends = np.quantile(differences[1:], [(1 - level) / 2, (1 + level) / 2])
     return dict(zip(("difference", "lower", "upper"), map(or_none, (differences[0], *ends)), strict=True))
+
+
+def _mean_of_drawn(runs: Sequence[Values], stream: int) -> Values:
+    """Mean over runs drawn with replacement, anew in each replicate; over the runs as they are in the first line."""
+    values = np.asarray(runs)  # [n, R]
+    count, replicates = values.shape
+    drawn = np.random.default_rng((stream, count)).integers(count, size=(count, replicates))
+    drawn[:, 0] = np.arange(count)
+    return np.take_along_axis(values, drawn, axis=0).mean(0)
 
 
 def or_none(value: float) -> float | None:

@@ -26,6 +26,7 @@ MAIN = {
     for suite, names in COMPARED.items()
     for name in names
 }
+FITTED = ("temperature", "noise_scale")  # numbers of a row that were fitted on validation data, as its predictions tell
 COST = ["parameters", "train_seconds", "predict_seconds_per_1000"]
 PUBLISHED = ["published_accuracy", "published_mcc", "published_ece_15"]
 # readable table: heading, column, factor, decimals; the scale stands in the heading, files keep raw units
@@ -45,6 +46,8 @@ READABLE = [
     ("shifted NLL", "shifted_nll", 1, 3),
     ("shifted ECE-15 %", "shifted_ece_15", 100, 1),
     ("OOD AUROC %", "ood_auroc", 100, 1),
+    ("T", "temperature", 1, 2),
+    ("tau", "noise_scale", 1, 2),
 ]
 
 
@@ -52,8 +55,8 @@ def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:
     """Every metric of every run, one number per line.
 
     Columns: experiment, backbone, method, samples, seed, suite, generated (whether its inputs were made here rather
-    than published), shift, severity, pooling, n, metric, value; value is empty where the metric is undefined. Rows in
-    the order of the files, a run folder each.
+    than published), shift, severity, pooling, n, metric, value; value is empty where the metric is undefined. What was
+    fitted (FITTED) is a metric of the suite `test`. Rows in the order of the files, a run folder each.
     """
     lines = []
     for path in metrics_files:
@@ -61,9 +64,10 @@ def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:
             notes = measured["about"]
             about = {key: notes[key] for key in ("experiment", "backbone", "method", "seed", "suite")}
             about["generated"] = notes.get("generated", False)
+            fitted = {key: notes[key] for key in FITTED if key in notes} if about["suite"] == "test" else {}
             for record in measured["records"]:
                 cell = {key: record[key] for key in ("samples", "shift", "severity", "pooling", "n")}
-                metrics = {key: value for key, value in record.items() if key not in cell}
+                metrics = {key: value for key, value in record.items() if key not in cell} | fitted
                 lines += [about | cell | {"metric": key, "value": value} for key, value in metrics.items()]
     order = [*ROW, "seed", "suite", "generated", "shift", "severity", "pooling", "n", "metric", "value"]
     return pd.DataFrame(lines, columns=order).astype({"value": float, "seed": str})
@@ -85,13 +89,14 @@ def in_order(long: pd.DataFrame, rows: Sequence[tuple[str, str, str]]) -> pd.Dat
 
 
 def per_run(long: pd.DataFrame) -> pd.DataFrame:
-    """The numbers of the main table for each run: index ROW + seed, columns as MAIN; NaN where undefined."""
+    """The numbers of the main table for each run: index ROW + seed, columns MAIN and FITTED; NaN where undefined."""
     overall = long[long["shift"].isin(["clean", "overall"]) | long["suite"].str.startswith("ood-")]
     suite = overall["suite"].where(~overall["suite"].str.startswith("ood-"), OOD)
     # a mean over several out-of-distribution sets is undefined if it is undefined on one of them
     values = overall.assign(suite=suite).groupby([*ROW, "seed", "suite", "metric"], sort=False)["value"]
     wide = values.agg(lambda numbers: numbers.mean(skipna=False)).unstack(["suite", "metric"])
-    return pd.DataFrame({column: wide.get(place, float("nan")) for column, place in MAIN.items()}, index=wide.index)
+    places = MAIN | {name: ("test", name) for name in FITTED}
+    return pd.DataFrame({column: wide.get(place, float("nan")) for column, place in places.items()}, index=wide.index)
 
 
 def with_spread(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Comparison of methods: spread, bootstrap, tests."""
 
 import csv
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from director.numbers.comparison import (
     aligned,
     draw,
     holm,
+    interval,
     paired_bootstrap,
     paired_test,
     resampled,
@@ -147,16 +149,30 @@ def test_the_bootstrap_resamples_every_metric(name):
     found = paired_bootstrap(name, runs, reference, replicates=30)
     assert found["difference"] == pytest.approx(np.mean([metric(run) for run in runs]) - metric(reference[0]))
     assert found["lower"] < found["upper"]
-    # the same draws, row by row, through new Predictions
-    generator = np.random.default_rng((0,))
-    drawn = []
-    for _ in range(30):
+    # the same draws, row by row, through new Predictions; then of the two runs
+    generator, drawn = np.random.default_rng((0,)), []
+    chosen = np.random.default_rng((0, 2)).integers(2, size=(2, 31))[:, 1:]
+    for replicate in range(30):
         rows = generator.integers(300, size=300)
         first, second, third = (
             metric(Predictions(run.logits[:, rows], run.labels[rows])) for run in (*runs, *reference)
         )
-        drawn.append((first + second) / 2 - third)
+        drawn.append(np.take([first, second], chosen[:, replicate]).mean() - third)
     assert (found["lower"], found["upper"]) == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])))
+
+
+def test_seeds_are_drawn_in_pairs_and_widen_the_interval():
+    """Trainings that differ more than test examples do: an interval over examples alone would know nothing of it."""
+    examples = np.zeros((3, 2001)) + np.random.default_rng(0).normal(0, 0.001, 2001)  # the same draws for each run
+    seeds = np.array([[0.0], [1.0], [5.0]])
+    paired = interval(list(examples + seeds + 0.1), list(examples + seeds), 0.95)
+    assert paired == pytest.approx({"difference": 0.1, "lower": 0.1, "upper": 0.1}), "what a seed does to both cancels"
+    moved = interval(list(examples + seeds), list(examples), 0.95)
+    assert moved == pytest.approx({"difference": 2.0, "lower": 0.0, "upper": 5.0}, abs=1e-9)
+    alone = interval(list(examples + seeds), [examples[0]], 0.95)
+    assert alone == pytest.approx(moved, abs=0.01), "against a pooled run only one side is drawn"
+    single = interval([examples[0] + 1], [examples[0]], 0.95)
+    assert single == pytest.approx({"difference": 1.0, "lower": 1.0, "upper": 1.0})
 
 
 def test_the_interval_is_that_of_a_mean():
@@ -308,24 +324,23 @@ def test_a_row_without_pairs_has_an_interval_but_no_test(manifests, tmp_path):
     pooled, director = lines["ensemble", "test", "nll"], lines["director", "test", "nll"]
     assert (pooled["runs"], pooled["p"], pooled["p_holm"]) == ("1", "", "")
     assert (director["runs"], director["reference"], director["level"]) == ("2", "softmax/mle", "0.5")
-    assert director["p_holm"] == director["p"] != "", "the only test of its family"
+    assert director["p"] and director["p_holm"], "pairs of seeds are tested"
     wide = compared(manifests, tmp_path / "wide.csv", level=0.99)["director", "test", "nll"]
     assert float(wide["lower"]) < float(director["lower"]) < float(director["upper"]) < float(wide["upper"])
 
 
-def test_holm_counts_the_rows_of_one_suite_and_metric(tmp_path, monkeypatch):
-    """Two rows with tests: the smaller p doubles, whatever the other metrics say."""
+def test_holm_counts_everything_that_is_printed(tmp_path, monkeypatch):
+    """Every row, suite and metric of the file is one more chance to be wrong."""
     monkeypatch.setitem(ROWS, "mc_dropout", (2, 0.9))
     runs = [(method, seed) for method in ("mle", "director", "mc_dropout") for seed in (0, 1, 2)]
     manifests = [write_run(tmp_path, *run, suites=["test", "shifted"]) for run in runs]
-    lines = compared(manifests, tmp_path / "comparison.csv")
-    assert {suite for _, suite, _ in lines} == {"test", "shifted"}
-    for suite in ("test", "shifted"):
-        for metric in COMPARED[suite]:
-            family = [lines[method, suite, metric] for method in ("director", "mc_dropout")]
-            p, adjusted = ([float(line[column]) for line in family] for column in ("p", "p_holm"))
-            assert 0 < min(p) < 1
-            assert adjusted == pytest.approx(holm(p)) and min(adjusted) == pytest.approx(min(1, 2 * min(p)))
+    lines = list(compared(manifests, tmp_path / "comparison.csv").values())
+    assert {(line["suite"], line["method"]) for line in lines} == set(
+        itertools.product(("test", "shifted"), ("director", "mc_dropout"))
+    )
+    p, adjusted = ([float(line[column]) for line in lines if line["p"]] for column in ("p", "p_holm"))
+    assert adjusted == pytest.approx(holm(p))
+    assert len(p) > 2 * len(METRICS) and min(adjusted) == pytest.approx(min(1, len(p) * min(p)))
 
 
 def test_the_order_of_the_rows_in_a_file_does_not_matter(manifests, tmp_path):

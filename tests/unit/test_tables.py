@@ -10,6 +10,7 @@ from director.files import write_json
 from director.numbers.compare_rows import COLUMNS
 from director.numbers.measure import FORMAT
 from director.report.tables import (
+    FITTED,
     MAIN,
     corruption_table,
     cost_table,
@@ -81,7 +82,7 @@ def test_main_table(study):
     published = {"e": {"softmax": {"mle": {"accuracy": 0.83, "ece_15": None, "source": "a table"}}}}
     table = main_table(long_table(files), cost_table(costs), published)
     assert list(table.columns[:6]) == ["experiment", "backbone", "method", "samples", "seeds", "generated"]
-    measured = [name for column in MAIN for name in (column, f"{column}_std")]
+    measured = [name for column in (*MAIN, *FITTED) for name in (column, f"{column}_std")]
     assert list(table.columns[6:]) == [
         *measured,
         "parameters",
@@ -101,6 +102,31 @@ def test_main_table(study):
     assert mle["predict_seconds_per_1000"] == pytest.approx(2.0) and mle["train_seconds"] == pytest.approx(2.7)
     assert mle["published_accuracy"] == 0.83 and math.isnan(mle["published_ece_15"])
     assert math.isnan(ensemble["published_accuracy"])
+
+
+def test_what_was_fitted_is_shown(tmp_path):
+    """A temperature and a noise scale belong to the row whose predictions they made, once, and never to another."""
+    files = []
+    for seed, temperature in ((0, 1.0), (1, 2.0)):
+        suites = {
+            method: {
+                suite: measured(method, seed, suite, [dict.fromkeys(METRICS, 0.5)]) for suite in ("test", "shifted")
+            }
+            for method in ("mle", "director_noise_temperature")
+        }
+        for suite in suites["director_noise_temperature"].values():
+            suite["about"] |= {"temperature": temperature, "noise_scale": 1.5}
+        files.append(metrics_file(tmp_path, seed, suites))
+    costs = [cost_file(tmp_path, method, seed, {1: 1.0}) for seed in (0, 1) for method in suites]
+    long = long_table(files)
+    assert long["metric"].value_counts()[list(FITTED)].tolist() == [2, 2]
+    table = main_table(long, cost_table(costs), {}).set_index("method")
+    fitted = table.loc["director_noise_temperature"]
+    assert (fitted["temperature"], fitted["noise_scale"]) == (1.5, 1.5)
+    assert fitted["temperature_std"] == pytest.approx(math.sqrt(0.5))
+    assert table.loc["mle", ["temperature", "noise_scale"]].isna().all()
+    shown = readable(table.reset_index())
+    assert shown[["T", "tau"]].to_numpy().tolist() == [["-", "-"], ["1.50 ± 0.71", "1.50 ± 0.00"]]
 
 
 def test_published_numbers_stand_at_the_row_of_the_most_samples(study, tmp_path):
