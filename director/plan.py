@@ -32,7 +32,7 @@ MODELS = {
     "text": "director.models.transformers:TextTransformer",
 }
 TRANSFORMER_PATH = "director.path.residual:TransformerPath"
-STUDENT_MODEL = "director.models.student:Director"
+STUDENT_MODEL = "director.models.student:StudentNetwork"
 ATTENTIONS = {
     "kep_svgp": "director.models.attention:KernelEigenpairAttention",
     "sgpa": "director.models.attention:SparseGaussianProcessAttention",

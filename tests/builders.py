@@ -12,7 +12,7 @@ from director.data.dataset import Dataset
 from director.data.examples import Augmentation, Normalisation
 from director.data.splits import write_split
 from director.data.texts import Texts
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.transformers import ImageTransformer
 from director.path.residual import path_of, student_of
 from director.settings.model import ImageModel, TextModel
@@ -102,7 +102,7 @@ def random_model(seed: int = 0, **changes: Any) -> ImageTransformer:
     return ImageTransformer(**settings | changes)
 
 
-def random_student(**changes: Any) -> Director:
+def random_student(**changes: Any) -> StudentNetwork:
     """A student of it, away from its start, where every step is the identity and every variance the same."""
     made = student_of(path_of(random_model(**changes)), KERNEL)
     torch.manual_seed(1)

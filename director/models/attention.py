@@ -33,6 +33,17 @@ def check_heads(width: int, heads: int) -> None:
         raise InputError(f"{heads} heads do not divide a width of {width}: choose heads that do")
 
 
+def causal_mask(tokens: int, mask: Tensor | None, device: torch.device) -> Tensor:
+    """Which keys a query may attend to where none looks ahead: bool [N, N], or [B, 1, N, N] with a mask [B, N].
+
+    A padding token sees itself: before the first real one it would see nothing, and its state be undefined.
+    """
+    causal = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+    if mask is None:
+        return causal
+    return causal & mask[:, None, None, :] | torch.eye(tokens, dtype=torch.bool, device=device)
+
+
 def softmax_mean(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, output: nn.Linear
 ) -> Tensor:
@@ -60,15 +71,16 @@ def softmax_moments(
 class SoftmaxAttention(nn.Module):
     """Multi-head attention; its scale is 1/sqrt(d), of the whole width, in DIRECTOR's backbones (arXiv 2602.08920).
 
-    It has no randomness of its own: noise does not matter, and its variance is that of `softmax_moments`.
+    It has no randomness of its own: noise does not matter, and its variance is that of `softmax_moments`. causal: no
+    token attends to those behind it.
     """
 
     fixed_length = False
 
-    def __init__(self, width: int, heads: int, scale: float | None = None) -> None:
+    def __init__(self, width: int, heads: int, scale: float | None = None, causal: bool = False) -> None:
         super().__init__()
         check_heads(width, heads)
-        self.heads = heads
+        self.heads, self.causal = heads, causal
         self.scale = width**-0.5 if scale is None else scale
         self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
 
@@ -84,8 +96,10 @@ class SoftmaxAttention(nn.Module):
         """Arguments of `softmax_moments`."""
         # In this order the gradients of x are summed, and by their rounding the numbers in docs/results.md were made.
         values, queries, keys = (split_heads(linear(x), self.heads) for linear in (self.v, self.q, self.k))
-        key_mask = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
-        return queries, keys, values, key_mask, self.scale, self.o
+        allowed = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, N]
+        if self.causal:
+            allowed = causal_mask(x.shape[1], mask, x.device)
+        return queries, keys, values, allowed, self.scale, self.o
 
 
 class KernelEigenpairAttention(nn.Module):

@@ -38,9 +38,10 @@ class TransitionKernel(nn.Module):
     At initialisation the mean is X[t] and the log-variance -3. width: d. heads: of its attention. settings: mlp_ratio
     (hidden units of its MLP over d), mlp_first (MLP before attention, the order of a segment of the teacher's path;
     otherwise attention first, the order of DiT), dropout (rate after both linear maps of the MLP and in the two heads).
+    causal: no token attends to those behind it, as in the decoder whose layers it replaces.
     """
 
-    def __init__(self, width: int, heads: int, settings: Kernel) -> None:
+    def __init__(self, width: int, heads: int, settings: Kernel, causal: bool = False) -> None:
         super().__init__()
         check_heads(width, heads)
         hidden, dropout = round(settings.mlp_ratio * width), settings.dropout
@@ -49,7 +50,7 @@ class TransitionKernel(nn.Module):
         self.mlp_first = settings.mlp_first
         self.time = TimeEmbedding(width)
         self.modulation = _zeroed(nn.Linear(width, 6 * width))
-        self.attention = SoftmaxAttention(width, heads, scale=(width // heads) ** -0.5)
+        self.attention = SoftmaxAttention(width, heads, scale=(width // heads) ** -0.5, causal=causal)
         self.mlp = nn.Sequential(
             nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width), nn.Dropout(dropout)
         )

@@ -4,7 +4,7 @@ arXiv 2602.08920. The losses are L1 (`path_loss`, uncertainty-aware, along the t
 performance-aware, along the student's own); L3 (`logit_loss`) is the plain distillation that they are compared with.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from director.errors import InputError
 from director.models.kernel import TransitionKernel
 from director.models.transformers import BACKBONES
-from director.noise import Noise
+from director.noise import Noise, fold
 from director.settings.training import Kernel, Losses
 
 
-class Director(nn.Module):
+class StudentNetwork(nn.Module):
     """X[0] = embedding; X[t+1] ~ N(mean, variance) = kernel(X[t], t) for t = 0..L-1; logits = readout(X[L]).
 
-    embedding(inputs) -> (X[0] [R, N, d], mask [R, N] or None), readout(X[L], mask) -> logits [R, C]. R: rows, samples
-    included (`director.noise.fold`). settings: what `from_settings` rebuilds the student from; None for a student that
-    is not saved.
+    embedding(inputs) -> (X[0] [B, N, d], mask [B, N] or None), readout(X[L], mask) -> logits [R, C]. R: rows, samples
+    included, S*B (`director.noise.fold`). settings: what `from_settings` rebuilds the student from; None for a student
+    that is not saved.
     """
 
     kind = "director"
@@ -43,7 +43,7 @@ class Director(nn.Module):
         self.steps, self.settings = steps, settings
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> "Director":
+    def from_settings(cls, settings: dict[str, Any]) -> "StudentNetwork":
         """A student with fresh weights from the `settings` of another; its teacher is not built.
 
         settings: `backbone` (kind and settings of the teacher, whose embedding and readout it has), `steps`, and
@@ -54,6 +54,17 @@ class Director(nn.Module):
         kernel = TransitionKernel(settings["width"], settings["heads"], Kernel(**settings["kernel"]))
         return cls(embedding, kernel, readout, settings["steps"], settings)
 
+    def start(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """X[0] [B, N, d] and mask [B, N] or None, of inputs as the embedding takes them, or as they were embedded.
+
+        These are a mapping with `start`, X[0], and `mask` if there is one, in any precision.
+        """
+        if isinstance(inputs, Mapping) and "start" in inputs:
+            x, mask = inputs["start"], inputs.get("mask")
+        else:
+            x, mask = self.embedding(inputs)
+        return x.to(self.kernel.modulation.weight.dtype), mask
+
     def step(
         self,
         t: int,
@@ -61,27 +72,35 @@ class Director(nn.Module):
         mask: Tensor | None = None,
         noise: Noise | None = None,
         conditions: Tensor | None = None,
+        samples: int = 1,
     ) -> tuple[Tensor, Tensor]:
         """X[t] -> X[t+1] (its mean without noise) and the log-variance of the step, both [R, N, d].
 
-        conditions: see `TransitionKernel`.
+        conditions: see `TransitionKernel`. samples: S steps from each state, R = S*B of B rows; the mask is of the R.
         """
-        mean, log_variance = self.kernel(x, t, mask, conditions)
+        mean, log_variance = self.kernel(x, t, None if mask is None else mask[: len(x)], conditions)
+        mean, log_variance = fold(mean, samples), fold(log_variance, samples)
         if noise is None:
             return mean, log_variance
-        return mean + (log_variance / 2).exp() * noise(t, x.shape, mask).to(x.dtype), log_variance
+        return mean + (log_variance / 2).exp() * noise(t, mean.shape, mask).to(x.dtype), log_variance
 
     def forward(
-        self, inputs: Any, noise: Noise | None = None, on_step: Callable[[Tensor, Tensor | None], None] | None = None
+        self,
+        inputs: Any,
+        noise: Noise | None = None,
+        on_step: Callable[[Tensor, Tensor | None], None] | None = None,
+        samples: int = 1,
     ) -> Tensor:
-        """Logits [R, C] of one free-running roll-out per row; without noise each step takes its mean.
+        """Logits [S*B, C] of S free-running roll-outs of each input; without noise each step takes its mean.
 
-        on_step: called after each step with the log-variance [R, N, d] that the kernel predicted, and the mask.
+        inputs: see `start`. on_step: called after each step with the log-variance [S*B, N, d] that the kernel
+        predicted, and the mask. The roll-outs of an input part with their first noise, so all before it runs once.
         """
-        x, mask = self.embedding(inputs)
+        x, mask = self.start(inputs)
+        mask = None if mask is None else fold(mask, samples)
         conditions = self._conditions(x)
         for t in range(self.steps):
-            x, log_variance = self.step(t, x, mask, noise, conditions)
+            x, log_variance = self.step(t, x, mask, noise, conditions, samples if t == 0 else 1)
             if on_step is not None:
                 on_step(log_variance, mask)
         return self.readout(x, mask)
@@ -117,7 +136,7 @@ class Director(nn.Module):
         return self.kernel.conditions(torch.arange(self.steps, device=like.device))
 
     def task_loss(self, inputs: Any, labels: Tensor, noise: Noise | None) -> Tensor:
-        """L2: cross-entropy of one roll-out from the raw inputs, with gradient through all its steps."""
+        """L2: cross-entropy of one roll-out from the inputs, with gradient through all its steps."""
         return F.cross_entropy(self(inputs, noise), labels)
 
     def logit_loss(self, inputs: Any, target: Tensor, noise: Noise | None) -> Tensor:

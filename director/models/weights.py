@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from director.errors import InputError, access_error
 from director.files import reading, replacing
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.transformers import BACKBONES
 
 FORMAT = "director weights 2"
 # What a file may hold. A class carries its `kind`, and `from_settings(settings)`; a model its `settings` (JSON-able).
-KINDS: dict[str, Any] = {**BACKBONES, Director.kind: Director}
+KINDS: dict[str, Any] = {**BACKBONES, StudentNetwork.kind: StudentNetwork}
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -40,6 +40,7 @@ class PartialPath(ResidualPath):
         super().__init__(path.model)
         self.path, self.states_every, self.kept = path, states_every, path.steps - last
         self.steps, self.width, self.heads = last // states_every, path.width, path.heads
+        self.causal = path.causal
 
     def student_parts(self) -> tuple[nn.Module, nn.Module]:
         """As of the whole path where all of it is replaced; else the embedding is a `FrozenPrefix`."""

@@ -17,7 +17,7 @@ from torch import nn
 from director.errors import InputError
 from director.models.attention import SoftmaxAttention
 from director.models.kernel import TransitionKernel
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.transformers import PathReadout, Transformer
 from director.path.timm_models import VisionTransformerPath
 from director.path.transformers_models import BertPath, DecoderPath, DistilBertPath, VitPath
@@ -117,14 +117,14 @@ def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
     return PathSizes(len(states), tokens, width, mask is not None)
 
 
-def student_of(path: ResidualPath, kernel: Kernel) -> Director:
+def student_of(path: ResidualPath, kernel: Kernel) -> StudentNetwork:
     """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing.
 
     It can be saved where the path is the whole one of a teacher of this project's own.
     """
     embedding, readout = path.student_parts()
     parameter = next(readout.parameters())  # the kernel lies beside the teacher, wherever that is
-    transition = TransitionKernel(path.width, path.heads, kernel).to(parameter.device, parameter.dtype)
+    transition = TransitionKernel(path.width, path.heads, kernel, path.causal).to(parameter.device, parameter.dtype)
     settings = None
     if isinstance(path, TransformerPath):
         settings = {
@@ -134,4 +134,4 @@ def student_of(path: ResidualPath, kernel: Kernel) -> Director:
             "heads": path.heads,
             "kernel": kernel.model_dump(),
         }
-    return Director(embedding, transition, readout, path.steps, settings)
+    return StudentNetwork(embedding, transition, readout, path.steps, settings)

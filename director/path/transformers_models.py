@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from director.errors import InputError
-from director.models.attention import split_heads
+from director.models.attention import causal_mask, split_heads
 from director.path.view import Attention, Head, SoftmaxPath, class_name
 
 
@@ -214,6 +214,7 @@ class DecoderPath(TransformersPath):
     """The path of Llama and of Qwen2, whose queries may share keys and values in groups."""
 
     takes = ("input_ids", "attention_mask")
+    causal = True
 
     def __init__(self, model: nn.Module) -> None:
         config, decoder = model.config, model.base_model
@@ -246,11 +247,7 @@ class DecoderPath(TransformersPath):
         return Attention(queries, keys, values, own.scaling, own.o_proj)
 
     def _allowed(self, mask, tokens, device):
-        causal = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
-        if mask is None:
-            return causal
-        # A padding token sees itself: before the first real one it would see nothing, and its state be undefined.
-        return causal & mask[:, None, None, :] | torch.eye(tokens, dtype=torch.bool, device=device)
+        return causal_mask(tokens, mask, device)
 
 
 def _turned(x: Tensor) -> Tensor:

@@ -41,13 +41,15 @@ def _frozen(method):
 class ResidualPath(ABC):
     """A view of a classifier as a path; the model is used as it is, frozen during each call, and never changed.
 
-    Subclasses give the parts: the constants `steps` (L), `width` (d) and `heads`, and the methods with an underscore.
-    Steps l count from 1 to L, mask is [B, N], True = real token, or None.
+    Subclasses give the parts: the constants `steps` (L), `width` (d) and `heads`, whether no token attends to those
+    behind it (`causal`), and the methods with an underscore. Steps l count from 1 to L, mask is [B, N], True = real
+    token, or None.
     """
 
     steps: int
     width: int
     heads: int
+    causal: bool = False
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from director.device import autocast, module_modes, seeded, to_device, trains_for_dropout
 from director.errors import InputError
 from director.methods import Randomness
-from director.noise import ExampleNoise, ScaledNoise, fold, unfold
+from director.noise import ExampleNoise, Noise, ScaledNoise, fold, unfold
 
 IN_MEMORY = 1 << 28  # bytes of logits; more of them lie in a file as they are made
 
@@ -76,14 +76,14 @@ def predict(
     training = trains_for_dropout if randomness == "dropout" else lambda module: False
     with module_modes(model, training), torch.no_grad(), autocast(device, precision):
         for rows in _batches(examples, max(1, batch_size // samples)):
-            inputs = _folded(to_device(examples.batch(rows)[0], device), samples)
+            inputs = to_device(examples.batch(rows)[0], device)
             variances: list[Tensor] = []
             if randomness == "dropout":
                 with seeded(device, seed, int(rows[0])):
-                    output = _call(model, inputs)
+                    output = _call(model, _folded(inputs, samples))
             elif randomness == "noise":
                 noise = ScaledNoise(ExampleNoise(seed, examples.dataset.example[rows], samples, device), noise_scale)
-                output = _call(model, inputs, noise=noise, **_watching(model, variances))
+                output = _sample(model, inputs, noise, samples, variances)
             else:
                 output = _call(model, inputs)
             output = unfold(output.float(), samples)  # [S, B, C]
@@ -148,17 +148,17 @@ def has_steps(model: nn.Module) -> bool:
     return "on_step" in inspect.signature(model.forward).parameters
 
 
-def _watching(model: nn.Module, variances: list[Tensor]) -> dict[str, Any]:
-    """Keywords that let a student tell of its steps: appends to `variances` the mean variance [R] of each."""
+def _sample(model: nn.Module, inputs: Any, noise: Noise, samples: int, variances: list[Tensor]) -> Tensor:
+    """Logits [S*B, C] of the model's own noise; of a student, `variances` gets the mean variance [S*B] of each step."""
     if not has_steps(model):
-        return {}
+        return _call(model, _folded(inputs, samples), noise=noise)
 
     def on_step(log_variance: Tensor, mask: Tensor | None) -> None:
         variance = log_variance.exp().mean(-1).float()  # [R, N]
         real = torch.ones_like(variance) if mask is None else mask
         variances.append((variance * real).sum(1) / real.sum(1).clamp(min=1))
 
-    return {"on_step": on_step}
+    return _call(model, inputs, noise=noise, on_step=on_step, samples=samples)
 
 
 def _empty(shape: tuple[int, ...], scratch: str | Path | None) -> np.ndarray:

@@ -214,7 +214,7 @@ def test_a_student_of_it_starts_as_its_two_ends_and_trains(name, tmp_path):
         if parameter.grad is None or not parameter.requires_grad or not parameter.grad.isfinite().all()
     }
     assert not unused
-    with pytest.raises(InputError, match=r"a Director cannot be saved without a kind .* and settings"):
+    with pytest.raises(InputError, match=r"a StudentNetwork cannot be saved without a kind .* and settings"):
         save_model(tmp_path / "student.safetensors", made, {})
 
 

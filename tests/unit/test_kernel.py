@@ -10,9 +10,9 @@ from director.models.weights import parameter_count
 from director.settings.training import Kernel
 
 
-def kernel(trained=True, **options):
+def kernel(trained=True, causal=False, **options):
     torch.manual_seed(0)
-    made = TransitionKernel(12, 3, Kernel(**{"dropout": 0.0} | options)).double()
+    made = TransitionKernel(12, 3, Kernel(**{"dropout": 0.0} | options), causal).double()
     if trained:  # away from the identity
         with torch.no_grad():
             for parameter in made.parameters():
@@ -58,6 +58,21 @@ def test_padding_never_influences_real_tokens():
         assert torch.equal(before[mask], after[mask])
     for padded, alone in zip(made(x, 1, mask), made(x[1:2, :3], 1), strict=True):
         torch.testing.assert_close(padded[1:2, :3], alone)
+
+
+def test_a_causal_kernel_never_looks_ahead():
+    """As the decoder whose layers it replaces; padding on either side changes nothing."""
+    made, x = kernel(causal=True), states()
+    changed = torch.cat([x[:, :3], torch.full_like(x[:, 3:], 100.0)], dim=1)
+    for before, after in zip(made(x, 1), made(changed, 1), strict=True):
+        assert torch.equal(before[:, :3], after[:, :3]) and not torch.equal(before[:, 3:], after[:, 3:])
+    for side, real in (("right", slice(0, 3)), ("left", slice(2, 5))):
+        mask = torch.zeros(4, 5, dtype=torch.bool)
+        mask[:, real] = True
+        padded = torch.where(mask[..., None], x, 100.0)
+        for together, alone in zip(made(padded, 1, mask), made(x[:, real], 1), strict=True):
+            torch.testing.assert_close(together[:, real], alone, msg=side)
+            assert together.isfinite().all(), side
 
 
 def test_the_log_variance_is_clamped():

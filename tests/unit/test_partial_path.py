@@ -180,6 +180,7 @@ def test_a_student_trains_its_kernel_and_readout_and_leaves_what_stays(model, pa
     start, mask = path.embed(inputs)
     torch.testing.assert_close(student(inputs), path.readout(start, mask))  # its steps change nothing yet
     assert student.settings is None  # it would be rebuilt without what stays
+    assert student.kernel.attention.causal is path_of(model).causal is ("Qwen2" in type(model).__name__)
     frozen = part[0] is not None
     assert isinstance(student.embedding, FrozenPrefix) is frozen
 

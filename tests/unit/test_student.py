@@ -9,7 +9,7 @@ from torch.distributions import Normal, kl_divergence
 from director.data.tokenizer import train_tokenizer
 from director.errors import InputError
 from director.models.kernel import TransitionKernel
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.transformers import Block, ImageTransformer, TextTransformer
 from director.models.weights import parameter_count
 from director.noise import ExampleNoise, fold, unfold
@@ -58,6 +58,28 @@ def made_up_trajectory(masked=False):
     torch.manual_seed(3)
     mask = torch.arange(5) < torch.tensor([[5], [2]]) if masked else None
     return Trajectory(torch.randn(STEPS + 1, 2, 5, WIDTH), torch.rand(STEPS, 2, 5, WIDTH), mask)
+
+
+def test_roll_outs_of_an_input_share_all_that_comes_before_their_noise(monkeypatch):
+    made, inputs, samples = student(), images(), 3
+    kernel_rows, forward = [], TransitionKernel.forward
+    monkeypatch.setattr(
+        TransitionKernel, "forward", lambda self, x, *rest: kernel_rows.append(len(x)) or forward(self, x, *rest)
+    )
+    logits = made(inputs, ExampleNoise(5, range(4), samples), samples=samples)
+    assert kernel_rows == [4, 12, 12]
+    folded = made(fold(inputs, samples), ExampleNoise(5, range(4), samples))
+    torch.testing.assert_close(logits, folded)
+    assert not torch.allclose(*unfold(logits, samples)[:2])
+
+
+def test_a_roll_out_may_begin_with_what_was_embedded_before():
+    made = student()
+    start, mask = made.embedding(images())
+    assert torch.equal(made({"start": start, "mask": mask}), made(images()))
+    half = made({"start": start.bfloat16()})
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, made(images()), rtol=0, atol=0.1)
 
 
 def test_parameter_counts_of_the_cifar_10_configuration():
@@ -196,7 +218,7 @@ def test_unusable_arguments_are_named():
     with pytest.raises(InputError, match="2 steps was given to a student of 3 steps"):
         path_loss(made, Trajectory(trajectory.states[1:], trajectory.variances[1:]))
     with pytest.raises(InputError, match="not 0"):
-        Director(made.embedding, TransitionKernel(12, 3, Kernel()), made.readout, steps=0)
+        StudentNetwork(made.embedding, TransitionKernel(12, 3, Kernel()), made.readout, steps=0)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +247,7 @@ def test_a_student_is_rebuilt_without_its_teacher(monkeypatch, network):
 
     for part in (Block, ImageTransformer, TextTransformer):
         monkeypatch.setattr(part, "__init__", refuse)
-    again = Director.from_settings(made.settings)
+    again = StudentNetwork.from_settings(made.settings)
     assert {name: values.shape for name, values in again.state_dict().items()} == {
         name: values.shape for name, values in made.state_dict().items()
     }

@@ -31,7 +31,7 @@ from director.data.examples import ImageExamples
 from director.data.splits import write_split
 from director.errors import InputError
 from director.files import file_digest, read_json, write_json
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.weights import load_model, parameter_count
 from director.path.residual import path_of
 from director.training import fit, job
@@ -208,7 +208,7 @@ def test_student_writes_what_a_backbone_does_and_its_seconds_include_the_teacher
     cost = read_json(folder / COST)
     assert content["train_seconds"] < alone["train_seconds"] < 1000 < cost["train_seconds"] < 1100
     model, about = load_model(folder / WEIGHTS)
-    assert isinstance(model, Director) and model.steps == IMAGE_MODEL.depth
+    assert isinstance(model, StudentNetwork) and model.steps == IMAGE_MODEL.depth
     assert cost["parameters"] == parameter_count(model)
     assert about["teacher"] == file_digest(taught / "backbone" / "model.safetensors")
     settings = yaml.safe_load((folder / SETTINGS).read_text())
@@ -255,7 +255,7 @@ def test_cache_and_live_give_the_same_weights(taught):
 def test_cached_batches_reach_the_loss_in_the_precision_of_the_cache(taught, monkeypatch):
     """Half the bytes travel to a GPU; what the loss computes with is float32 again."""
     seen, losses = set(), set()
-    to_device, path_loss = fit.to_device, Director.path_loss
+    to_device, path_loss = fit.to_device, StudentNetwork.path_loss
 
     def watched(batch, device):
         if isinstance(batch, dict):
@@ -268,7 +268,7 @@ def test_cached_batches_reach_the_loss_in_the_precision_of_the_cache(taught, mon
 
     live = history(student(taught, "live", views=2))
     monkeypatch.setattr(fit, "to_device", watched)
-    monkeypatch.setattr(Director, "path_loss", watched_loss)
+    monkeypatch.setattr(StudentNetwork, "path_loss", watched_loss)
     read = history(student(taught, "read", views=2, cache_folders=cached(taught, dtype="bfloat16")))
     assert seen == {("states", torch.bfloat16), ("variances", torch.bfloat16)}
     assert losses == {torch.float32}
@@ -362,8 +362,8 @@ def test_the_losses_add_up_with_their_weights(taught):
 def test_a_loss_that_is_off_is_not_computed(taught, monkeypatch, losses, terms):
     called = set()
     for term in ("path", "task"):
-        method = getattr(Director, f"{term}_loss")
-        monkeypatch.setattr(Director, f"{term}_loss", lambda *given, m=method, t=term: called.add(t) or m(*given))
+        method = getattr(StudentNetwork, f"{term}_loss")
+        monkeypatch.setattr(StudentNetwork, f"{term}_loss", lambda *given, m=method, t=term: called.add(t) or m(*given))
     first, *_ = history(student(taught, losses=losses))
     assert called == terms == {key.removeprefix("train_") for key in first if key.startswith("train_")} - {"loss"}
     assert first["train_loss"] == pytest.approx(sum(first[f"train_{term}"] for term in terms), rel=1e-5)
@@ -404,17 +404,17 @@ def test_frozen_parts_stay_the_teachers(taught, frozen):
 
 def test_the_task_loss_reaches_the_kernel_through_every_step(taught, monkeypatch):
     """One free roll-out in training: each step's mean and log-variance receive a gradient, the first one's too."""
-    step, reached = Director.step, {}
+    step, reached = StudentNetwork.step, {}
 
-    def watched(self, t, x, mask=None, noise=None, conditions=None):
-        after, log_variance = step(self, t, x, mask, noise, conditions)
+    def watched(self, t, x, mask=None, noise=None, conditions=None, samples=1):
+        after, log_variance = step(self, t, x, mask, noise, conditions, samples)
         if after.requires_grad:
             assert noise is not None, "a step of training without noise"
             for name, tensor in (("state", after), ("log_variance", log_variance)):
                 tensor.register_hook(lambda gradient, key=(name, t): reached.update({key: gradient.abs().sum().item()}))
         return after, log_variance
 
-    monkeypatch.setattr(Director, "step", watched)
+    monkeypatch.setattr(StudentNetwork, "step", watched)
     student(taught, losses={"path": "none"}, training={"epochs": 1, "warmup_epochs": 0})
     assert set(reached) == {(name, t) for name in ("state", "log_variance") for t in range(IMAGE_MODEL.depth)}
     assert min(reached.values()) > 0
@@ -426,7 +426,7 @@ def test_a_killed_distillation_goes_on_and_ends_the_same(taught, monkeypatch, fr
     options = {"views": 2, "cache_folders": cached(taught)} if from_cache else {}
     whole = student(taught, "whole", **options)
     monkeypatch.setattr(job, "fit", partial(job.fit, state_seconds=0))
-    task_loss, steps = Director.task_loss, []
+    task_loss, steps = StudentNetwork.task_loss, []
 
     def mortal(*given):
         steps.append(None)
@@ -434,7 +434,7 @@ def test_a_killed_distillation_goes_on_and_ends_the_same(taught, monkeypatch, fr
             raise KeyboardInterrupt
         return task_loss(*given)
 
-    monkeypatch.setattr(Director, "task_loss", mortal)
+    monkeypatch.setattr(StudentNetwork, "task_loss", mortal)
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             student(taught, "killed", **options)

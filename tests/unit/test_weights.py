@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from director.data.tokenizer import load_tokenizer, train_tokenizer
 from director.errors import InputError
-from director.models.student import Director
+from director.models.student import StudentNetwork
 from director.models.transformers import ImageTransformer, TextTransformer
 from director.models.weights import FORMAT, KINDS, load_model, save_model
 from director.noise import ExampleNoise
@@ -92,7 +92,7 @@ def test_a_saved_student_comes_back(tmp_path, attention):
     made = moved_student(teacher, mlp_ratio=2.0, mlp_first=True, dropout=0.2)
     save_model(tmp_path / "student.safetensors", made, {"epoch": 4})
     again, about = load_model(tmp_path / "student.safetensors")
-    assert isinstance(again, Director) and about == {"epoch": 4} and again.settings == made.settings
+    assert isinstance(again, StudentNetwork) and about == {"epoch": 4} and again.settings == made.settings
     assert again.kernel.mlp_first and again.kernel.attention.heads == 2
     assert str(again) == str(made)  # dropout rates, too
     noise = ExampleNoise(0, range(4), 1)
@@ -182,7 +182,7 @@ def test_the_header_says_its_format(tmp_path):
 
 
 def test_kinds_are_classes_with_that_kind():
-    assert set(KINDS.values()) == {ImageTransformer, TextTransformer, Director}
+    assert set(KINDS.values()) == {ImageTransformer, TextTransformer, StudentNetwork}
     assert all(model.kind == kind for kind, model in KINDS.items())
 
 
@@ -190,8 +190,8 @@ def test_a_model_without_kind_or_settings_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match=r"a\.safetensors: a Linear cannot be saved without a kind"):
         save_model(tmp_path / "a.safetensors", torch.nn.Linear(2, 2), {})
     student = moved_student(image_model())
-    unsaved = Director(student.embedding, student.kernel, student.readout, student.steps)
-    with pytest.raises(InputError, match=r"a Director cannot be saved without a kind .* and settings"):
+    unsaved = StudentNetwork(student.embedding, student.kernel, student.readout, student.steps)
+    with pytest.raises(InputError, match=r"a StudentNetwork cannot be saved without a kind .* and settings"):
         save_model(tmp_path / "a.safetensors", unsaved, {})
     unknown = image_model()
     unknown.kind = "resnet"  # one that `load_model` would refuse
