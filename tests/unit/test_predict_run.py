@@ -276,7 +276,10 @@ def test_without_a_profile_nothing_lies_beside(data):
             {"randomness": "noise", "profile": True},
             "ImageTransformer .* has no path to roll out; give the weights of a student",
         ),
-        ({"weights": "student", "profile": True}, "StudentNetwork with randomness none has no path .* randomness noise"),
+        (
+            {"weights": "student", "profile": True},
+            "StudentNetwork with randomness none has no path .* randomness noise",
+        ),
     ],
 )
 def test_wrong_requests_are_named_and_write_nothing(data, options, message):
