@@ -9,6 +9,7 @@ One class per family of architectures, found by the model's class (`path_of`). A
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -80,7 +81,11 @@ def path_of(model: nn.Module) -> ResidualPath:
     for model_class in type(model).__mro__:
         if class_name(model_class) in PATHS:
             return PATHS[class_name(model_class)](model)
-    raise InputError(f"{class_name(model)} has no residual path here; supported: {', '.join(PATHS)}")
+    known = get_close_matches(class_name(model), PATHS, n=len(PATHS), cutoff=0.0)
+    raise InputError(
+        f"{class_name(model)} has no residual path here; known, the nearest first: {', '.join(known)}. "
+        "Give your own view of it as path= (docs/your-own-model.md)"
+    )
 
 
 @dataclass(frozen=True)

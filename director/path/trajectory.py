@@ -22,6 +22,10 @@ class Trajectory:
     variances: Tensor
     mask: Tensor | None = None
 
+    def to(self, dtype: torch.dtype) -> "Trajectory":
+        """The same in another precision."""
+        return Trajectory(self.states.to(dtype), self.variances.to(dtype), self.mask)
+
 
 def capture(path: ResidualPath, inputs: Any, softmax_variance: str = "attention_moments") -> Trajectory:
     """Walk the teacher's path once. softmax_variance: see `ResidualPath.moments`.

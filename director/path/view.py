@@ -93,8 +93,8 @@ class ResidualPath(ABC):
 
     @_frozen
     def readout(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X[L] -> logits [B, C]."""
-        return self._readout(x, mask)
+        """X[L], in any precision, -> logits [B, C]."""
+        return self._readout(x.to(next(self.model.parameters()).dtype), mask)
 
     def states(self, inputs: Any) -> tuple[Tensor, Tensor | None]:
         """X[0..L] [L+1, B, N, d] and the mask."""

@@ -24,6 +24,10 @@ class Training(Schema):
         "val_accuracy", description="validation number of the best epoch, or last: no epoch is chosen"
     )
 
+    patience: Positive | None = Field(
+        None, description="epochs without a better one after which the training stops; null: it never does"
+    )
+
     @model_validator(mode="after")
     def warm_up_ends(self) -> "Training":
         if self.warmup_epochs >= self.epochs:

@@ -87,7 +87,8 @@ def fit(
     `epoch_batches(batch_size, seed, epoch)`, and `batch(rows, view) -> (inputs, labels)` of arrays or tensors.
 
     training: Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine; gradient_clip is
-    the largest 2-norm of the whole gradient; selection the validation number that chooses the epoch, of equals the one
+    the largest 2-norm of the whole gradient; patience stops the training early, on the learning rates of the whole
+    one; selection the validation number that chooses the epoch, of equals the one
     with the lowest val_nll, or `last`. precision: `bfloat16` for autocast. penalties: weights of terms of the loss that
     are added to `loss`; the terms are logged without them. annealing: see `penalty_share_at`.
 
@@ -133,6 +134,9 @@ def fit(
     earlier = progress.seconds
     with deterministic(device), _progress_bar(steps, progress.step) as advance:
         for epoch in range(progress.step // steps_per_epoch, training.epochs):
+            if training.patience and len(progress.history) - progress.best_epoch >= training.patience:
+                log.info("stopping: epoch %d was the best of %d", progress.best_epoch, len(progress.history))
+                break
             batches = train.epoch_batches(training.batch_size, seed, epoch)
             model.train()
             for rows in batches[progress.step % steps_per_epoch :]:

@@ -94,9 +94,11 @@ def distillation_terms(
     """
     losses, inputs, trajectory = student.losses, batch.get("inputs"), None
     if "states" in batch:
-        trajectory = Trajectory(batch["states"].float(), batch["variances"].float(), batch.get("mask"))
+        trajectory = Trajectory(batch["states"], batch["variances"], batch.get("mask"))
     elif losses.path != "none":
         trajectory = capture(path, inputs, losses.softmax_variance)
+    if trajectory is not None:
+        trajectory = trajectory.to(network.kernel.modulation.weight.dtype)
     if isinstance(network.embedding, FrozenPrefix) and trajectory is not None:
         inputs = {"start": trajectory.states[0], "mask": trajectory.mask}
     noise = BatchNoise(generator) if student.noise else None
