@@ -417,7 +417,9 @@ def _experiment(client: Any, name: str) -> str:
         )
         client.rename_experiment(existing.experiment_id, aside)
         existing = None
-    return existing.experiment_id if existing else client.create_experiment(name, artifact_location=location)
+    # without this tag the browser opens the experiment as one of language models
+    kind = {"mlflow.experimentKind": "custom_model_development"}
+    return existing.experiment_id if existing else client.create_experiment(name, location, kind)
 
 
 def _is_elsewhere(location: str) -> bool:
