@@ -417,9 +417,7 @@ def _experiment(client: Any, name: str) -> str:
         )
         client.rename_experiment(existing.experiment_id, aside)
         existing = None
-    # without this tag the browser opens the experiment as one of language models
-    kind = {"mlflow.experimentKind": "custom_model_development"}
-    return existing.experiment_id if existing else client.create_experiment(name, location, kind)
+    return existing.experiment_id if existing else client.create_experiment(name, artifact_location=location)
 
 
 def _is_elsewhere(location: str) -> bool:
