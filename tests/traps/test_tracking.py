@@ -1,5 +1,6 @@
 """Traps of tracking: runs that do not show, doubled runs, lost runs of others, a sink that holds up the study."""
 
+import base64
 import io
 import math
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
@@ -30,6 +32,10 @@ from director.report.tracking import (
     publish_tables,
     training_run,
 )
+
+
+def a_run(path, parameters=None, metrics=(), **more):
+    return Run(path, f"run {path}", parameters or {}, metrics, **more)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +63,9 @@ def client(tmp_path, monkeypatch, empty_store):
 
 
 def runs_of(client, experiment="digits"):
+    """Path -> run: the path is its identity, the name is for people."""
     found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
-    return {run.info.run_name: run for run in found}
+    return {run.data.tags["director.path"]: run for run in found}
 
 
 def artifacts(client, run):
@@ -76,18 +83,22 @@ RECORD = {"samples": 1, "pooling": "softmax", "shift": "clean", "severity": 0, "
 
 def trained(folder, term="train_loss", **settings):
     """What a training leaves: weights, history of two epochs, settings, cost."""
-    write_text(folder / "model.safetensors", f"weights of {folder.name}")
+    write_text(folder / "model.safetensors", f"weights of {folder}")
     write_text(folder / "history.csv", f"epoch,{term},val_nll\n1,2.0,1.5\n2,1.0,\n")
-    lines = {"seed": 0, "code": f"code of {folder.name}", "commit": "def", "data": "123"} | settings
+    experiment, backbone = folder.parts[-4:-2]
+    lines = {"experiment": experiment, "backbone": backbone, "seed": int(folder.parts[-2].removeprefix("seed-"))}
+    lines |= {"code": f"code of {folder.name}", "commit": "def", "data": "123", "split": "456"} | settings
     write_text(folder / "settings.yaml", "".join(f"{key}: {value}\n" for key, value in lines.items()))
-    write_json(folder / "cost.json", {"parameters": 7, "train_seconds": 1.5, "device": "cpu"})
+    cost = {"parameters": 7, "train_seconds": 1.5, "epochs": 2, "best_epoch": 1, "peak_memory_bytes": 8}
+    write_json(folder / "cost.json", cost | {"device": "cpu"})
     return folder
 
 
-def measured(folder, suites=None):
+def measured(folder, suites=None, weights="w", **more):
     """Puts a method's metrics into the file of its run folder, and beside them what its predictions cost."""
-    about = {"experiment": folder.parts[-4], "method": folder.name, "seed": 0, "code": "abc", "weights": "w"}
-    about |= {"backbone": "softmax", "made_from": "f00d"}
+    seed = folder.parts[-2].removeprefix("seed-")
+    about = {"experiment": folder.parts[-4], "method": folder.name, "seed": seed, "code": "abc", "weights": weights}
+    about |= {"backbone": folder.parts[-3], "made_from": "f00d", **more}
     path = folder.with_name("metrics.json")
     methods = read_json(path)["methods"] if path.exists() else {}
     suites = suites or {"test": [RECORD]}
@@ -101,68 +112,173 @@ def measured(folder, suites=None):
     return path
 
 
-def seed_folder(experiment="digits"):
-    run = Path(f"results/runs/{experiment}/softmax/seed-0")
-    return [trained(run / "backbone", training="{epochs: 2}")], [measured(run / "mle")]
+def seed_folder(experiment="digits", seed=0, nll=0.5):
+    """A backbone and its row `mle`."""
+    run = Path(f"results/runs/{experiment}/softmax/seed-{seed}")
+    backbone = trained(run / "backbone", training="{epochs: 2}", model="{width: 64}")
+    weights = file_digest(backbone / "model.safetensors")
+    return [backbone], [measured(run / "mle", {"test": [RECORD | {"nll": nll}]}, weights)]
+
+
+SEED = "results/runs/digits/softmax/seed-0"
+MEAN = "results/runs/digits/softmax/seed-mean"
 
 
 def test_trap_29_a_plain_ui_shows_the_runs(client, tmp_path):
     """mlflow 23634, 18534: the store is what `mlflow ui` opens by itself, artifacts lie at an absolute place."""
     publish_runs(*seed_folder())
     runs = runs_of(client)
-    assert set(runs) == {"results/runs/digits/softmax/seed-0/backbone", "results/runs/digits/softmax/seed-0/mle"}
-    backbone, mle = (runs[f"results/runs/digits/softmax/seed-0/{name}"] for name in ("backbone", "mle"))
-    assert backbone.data.params["training.epochs"] == "2" and backbone.data.metrics["train_loss"] == 1.0
-    assert [m.step for m in client.get_metric_history(backbone.info.run_id, "train_loss")] == [1, 2]
-    assert (backbone.data.tags["code"], backbone.data.tags["commit"], backbone.data.tags["data"]) == (
-        "code of backbone",
-        "def",
-        "123",
-    )
-    assert mle.data.metrics["test/accuracy"] == 0.9
-    assert mle.data.tags["mlflow.parentRunId"] == backbone.info.run_id
+    assert set(runs) == {f"{SEED}/backbone", f"{SEED}/mle", f"{MEAN}/mle/samples-1"}
+    backbone, mle = (runs[f"{SEED}/{name}"] for name in ("backbone", "mle"))
+    assert backbone.data.params["training.epochs"] == "2" and backbone.data.metrics["training/train_loss"] == 1.0
+    assert [m.step for m in client.get_metric_history(backbone.info.run_id, "training/train_loss")] == [1, 2]
+    origin = {key: backbone.data.tags[key] for key in ("code", "commit", "data", "split")}
+    assert origin == {"code": "code of backbone", "commit": "def", "data": "123", "split": "456"}
     assert mle.info.artifact_uri.startswith("file:///") and str(tmp_path) in mle.info.artifact_uri
     assert artifacts(client, mle) == {"metrics.json", "predictions/cost.json"}
-    assert {
-        key: mle.data.metrics[key] for key in ("parameters", "train_seconds", "test/samples-1/predict_seconds")
-    } == {
-        "parameters": 7.0,
-        "train_seconds": 2.5,
-        "test/samples-1/predict_seconds": 0.25,
+    assert mle.data.metrics == {
+        "test/accuracy": 0.9,
+        "test/nll": 0.5,
+        "cost/parameters": 7.0,
+        "cost/train_seconds": 2.5,
+        "cost/peak_memory_bytes": 9.0,
+        "cost/predict_seconds_per_1000": 1000 * 0.25 / 9,
     }
-    assert not {"suite", "made_from", "weights"} & set(mle.data.params) and mle.data.params["method"] == "mle"
+    assert not {"suite", "made_from", "weights", "data", "best_epoch"} & set(mle.data.params)
+
+
+def test_names_are_for_people_and_nothing_is_hidden_under_a_parent(client):
+    """A path is cut off in the browser, and a nested run is not seen until its parent is opened."""
+    publish_runs(*seed_folder())
+    measured(Path(f"{SEED}/director"), {"test": [RECORD, RECORD | {"samples": 10}]})
+    pooled = measured(Path("results/runs/digits/softmax/seed-pooled/ensemble"), {"test": [RECORD | {"samples": 3}]})
+    publish_runs([f"{SEED}/backbone"], [f"{SEED}/metrics.json", pooled])
+    runs = runs_of(client).values()
+    assert {run.info.run_name for run in runs} == {
+        "backbone · softmax · seed 0",
+        "mle · softmax · seed 0",
+        "mle · softmax · mean",
+        "director · softmax · seed 0",
+        "director · softmax · S = 1 · mean",
+        "director · softmax · S = 10 · mean",
+        "ensemble · softmax · pooled",
+        "ensemble · softmax · mean",
+    }
+    assert not any("mlflow.parentRunId" in run.data.tags for run in runs)
+
+
+def test_every_run_has_the_parameters_of_its_training(client):
+    """A row that trains nothing has those of its weights, a student also its teacher's, an ensemble the shared ones."""
+    pairs = zip(*(seed_folder(seed=seed) for seed in (0, 1)), strict=True)
+    backbones, metrics = ([file for files in pair for file in files] for pair in pairs)
+    weights = [file_digest(folder / "model.safetensors") for folder in backbones]
+    student = trained(backbones[0].with_name("director"), training="{epochs: 9}", teacher=weights[0])
+    measured(student, weights=file_digest(student / "model.safetensors"))
+    measured(student.with_name("temperature"), weights=weights[0], temperature=1.5)
+    pooled = measured(Path("results/runs/digits/softmax/seed-pooled/ensemble"), weights=weights)
+    publish_runs([*backbones, student], [*metrics, pooled])
+    runs = runs_of(client)
+    names = ("model.width", "training.epochs", "method", "seed", "samples", "threads")
+    shown = {
+        path: [runs[path].data.params.get(name) for name in names]
+        for path in (
+            f"{SEED}/backbone",
+            f"{SEED}/mle",
+            str(student),
+            f"{SEED}/temperature",
+            str(pooled.with_name("ensemble")),
+        )
+    }
+    assert list(shown.values()) == [
+        ["64", "2", "backbone", "0", None, None],
+        ["64", "2", "mle", "0", "1", "1"],
+        ["64", "9", "director", "0", "1", "1"],
+        ["64", "2", "temperature", "0", "1", "1"],
+        ["64", "2", "ensemble", "pooled", "1", "1"],
+    ]
+    temperature = runs[f"{SEED}/temperature"].data
+    assert temperature.metrics["temperature"] == 1.5 and "temperature" not in temperature.params
+    assert all({"cost/parameters", "cost/train_seconds"} <= set(run.data.metrics) for run in runs.values())
+    mean = runs[f"{MEAN}/mle/samples-1"].data.params
+    assert (mean["model.width"], mean["seed"], mean["samples"]) == ("64", "mean", "1")
+
+
+def test_each_row_of_the_table_is_a_run_of_means(client):
+    """The most samples share their names with methods that have one; of fewer there is a row of its own."""
+    values = {0: 0.2, 1: 0.4, 2: 0.9}
+    seed_folder()
+    files = []
+    for seed, nll in values.items():
+        one, ten = RECORD | {"nll": 2 * nll}, {"samples": 10, "nll": nll, "auroc": None if seed else 0.5}
+        folder = Path(f"results/runs/digits/softmax/seed-{seed}/director")
+        files.append(measured(folder, {"test": [one, RECORD | ten]}))
+    publish_runs([], files)
+    runs = runs_of(client)
+    seed = runs[f"{SEED}/director"].data.metrics
+    assert (seed["test/nll"], seed["test/s1/nll"]) == (0.2, 0.4)
+    assert "test/nll" in runs[f"{SEED}/mle"].data.metrics, "the same column as that of a method with one pass"
+    for samples, factor in ((10, 1), (1, 2)):
+        mean = runs[f"{MEAN}/director/samples-{samples}"].data
+        assert mean.params["samples"] == str(samples) and mean.metrics["seeds"] == 3
+        assert mean.metrics["test/nll"] == pytest.approx(factor * 0.5)
+        assert mean.metrics["test/std/nll"] == pytest.approx(factor * np.std(list(values.values()), ddof=1))
+        assert mean.metrics["cost/predict_seconds_per_1000"] == pytest.approx(1000 * samples / 4 / 9)
+        assert "test/auroc" not in mean.metrics, "undefined for a seed"
+    single = runs[f"{MEAN}/mle/samples-1"].data.metrics
+    assert single["seeds"] == 1 and "test/std/nll" not in single
+
+
+def test_times_are_those_of_the_work(client):
+    """Snakemake's record of the jobs; without it, the time of the file."""
+    files = seed_folder()
+    for output, began, ended in (
+        (f"{SEED}/backbone/model.safetensors", 1e9, 1e9 + 60),
+        (f"{SEED}/mle/predictions/manifest.json", 2e9, 2e9 + 5),
+    ):
+        name = base64.urlsafe_b64encode(output.encode()).decode()
+        write_json(f".snakemake/metadata/{name}", {"starttime": began, "endtime": ended})
+    unrecorded = trained(Path("results/runs/digits/kep_svgp_1/seed-0/backbone"))
+    os.utime(unrecorded / "model.safetensors", (3e9, 3e9))
+    first = publish_runs([*files[0], unrecorded], files[1])
+    times = {path: (run.info.start_time / 1000, run.info.end_time / 1000) for path, run in runs_of(client).items()}
+    assert times == {
+        f"{SEED}/backbone": (1e9, 1e9 + 60),
+        f"{SEED}/mle": (2e9, 2e9 + 5),
+        f"{MEAN}/mle/samples-1": (2e9, 2e9 + 5),
+        str(unrecorded): (3e9, 3e9),
+    }
+    os.utime(unrecorded / "model.safetensors", (4e9, 4e9))
+    assert publish_runs([*files[0], unrecorded], files[1]) == first, "a copy has other times, and is the same"
 
 
 def test_a_student_is_one_run_with_training_and_metrics(client):
-    """Its folder holds both; the backbone it was distilled from is its parent, as that of the other methods."""
+    """Its folder holds both."""
     backbones, metrics = seed_folder()
     student = trained(backbones[0].with_name("director"), "train_path", losses="{path: kl}", teacher="fedc")
     records = [RECORD | {"samples": 1, "accuracy": 0.7}, RECORD | {"samples": 10, "accuracy": 0.8}]
-    measured(student, {"test": records, "ood-photographs": records[1:]})  # into the file of the run folder
+    weights = file_digest(student / "model.safetensors")
+    measured(student, {"test": records, "ood-photographs": records[1:]}, weights)  # into the file of the run folder
     ids = publish_runs([*backbones, student], metrics)
     runs = runs_of(client)
-    assert set(runs) == set(ids) == {str(folder) for folder in (*backbones, student, student.with_name("mle"))}
+    means = {f"{MEAN}/{row}" for row in ("mle/samples-1", "director/samples-1", "director/samples-10")}
+    assert set(runs) == set(ids) == {str(folder) for folder in (*backbones, student, student.with_name("mle"))} | means
     run = runs[str(student)]
     assert run.data.metrics == {
-        "test/samples-1/accuracy": 0.7,
-        "test/samples-10/accuracy": 0.8,
-        "ood-photographs/accuracy": 0.8,  # measured with one number of samples
-        "train_path": 1.0,
-        "val_nll": 1.5,
-        "test/samples-1/predict_seconds": 0.25,
-        "test/samples-10/predict_seconds": 2.5,
-        "parameters": 7.0,
-        "train_seconds": 1.5,  # of the training itself
-        "threads": 1.0,
-        "peak_memory_bytes": 9.0,
+        "test/s1/accuracy": 0.7,
+        "test/accuracy": 0.8,
+        "ood-photographs/accuracy": 0.8,
+        "training/train_path": 1.0,
+        "training/val_nll": 1.5,
+        "training/best_epoch": 1.0,
+        "training/peak_memory_bytes": 8.0,
+        "cost/s1/predict_seconds_per_1000": 1000 * 0.25 / 9,
+        "cost/predict_seconds_per_1000": 1000 * 2.5 / 9,
+        "cost/parameters": 7.0,
+        "cost/train_seconds": 2.5,
+        "cost/peak_memory_bytes": 9.0,
     }
-    assert (run.data.params["losses.path"], run.data.params["teacher"], run.data.params["method"]) == (
-        "kl",
-        "fedc",
-        "director",
-    )
-    assert run.data.tags["weights"] == file_digest(student / "model.safetensors")
-    assert run.data.tags["mlflow.parentRunId"] == ids[str(backbones[0])]
+    assert (run.data.params["losses.path"], run.data.params["method"]) == ("kl", "director")
+    assert (run.data.tags["weights"], run.data.tags["teacher"]) == (weights, "fedc")
     files = {"metrics.json", "predictions/cost.json", "history.csv", "settings.yaml", "cost.json"}
     assert artifacts(client, run) == files
 
@@ -174,7 +290,7 @@ def test_a_changed_student_replaces_its_run_and_no_other(client):
     write_text(student / "model.safetensors", "other weights")
     after = publish_runs([*backbones, student], metrics)
     assert {path for path in before if before[path] != after[path]} == {str(student)}
-    assert len(runs_of(client)) == 3
+    assert len(runs_of(client)) == 4
 
 
 def test_a_changed_method_replaces_its_run_and_no_other(client):
@@ -182,11 +298,12 @@ def test_a_changed_method_replaces_its_run_and_no_other(client):
     backbones, metrics = seed_folder()
     other = backbones[0].with_name("mc_dropout")
     measured(other)
+    mean = f"{MEAN}/mc_dropout/samples-1"
     before = publish_runs(backbones, metrics)
     cell = {"shift": "fog", "severity": 1, "accuracy": 0.3}
     measured(other, {"test": [RECORD], "corrupted": [RECORD | cell, RECORD | {"shift": "overall"}]})
     after = publish_runs(backbones, metrics)
-    assert {path for path in before if before[path] != after[path]} == {str(other)}
+    assert {path for path in before if before[path] != after[path]} == {str(other), mean}
     run = runs_of(client)[str(other)]
     assert "corrupted/accuracy" in run.data.metrics
     content = Path(client.download_artifacts(run.info.run_id, "metrics.json")).read_text()
@@ -198,20 +315,13 @@ def test_each_experiment_has_its_runs(client):
     files = [seed_folder(experiment) for experiment in ("digits", "cola")]
     trained_folders, metrics = ([file for part in side for file in part] for side in zip(*files, strict=True))
     ids = publish_runs(trained_folders, metrics)
-    assert len(ids) == 4
+    assert len(ids) == 6
     for experiment in ("digits", "cola"):
         run = f"results/runs/{experiment}/softmax/seed-0"
         runs = runs_of(client, experiment)
-        assert set(runs) == {f"{run}/backbone", f"{run}/mle"}
+        mean = f"results/runs/{experiment}/softmax/seed-mean/mle/samples-1"
+        assert set(runs) == {f"{run}/backbone", f"{run}/mle", mean}
         assert {name: mlflow_run.info.run_id for name, mlflow_run in runs.items()} == {name: ids[name] for name in runs}
-        assert runs[f"{run}/mle"].data.tags["mlflow.parentRunId"] == ids[f"{run}/backbone"]
-
-
-def test_a_run_made_of_all_seeds_has_no_parent(client):
-    backbones, metrics = seed_folder()
-    pooled = Path("results/runs/digits/softmax/seed-pooled/ensemble")
-    publish_runs(backbones, [*metrics, measured(pooled)])
-    assert "mlflow.parentRunId" not in runs_of(client)[str(pooled)].data.tags
 
 
 def test_metrics_are_the_overall_ones_and_named_by_suite(tmp_path):
@@ -230,13 +340,16 @@ def test_metrics_are_the_overall_ones_and_named_by_suite(tmp_path):
     assert corrupted == [("corrupted/accuracy", 0.5, 0), ("corrupted/auroc", None, 0)]
     assert (run(3).path, run(3).tags["weights"]) == (str(folder), "w") and '"fog"' in run(3).texts["metrics.json"]
     names = [name for name, _, _ in run(1, 3).metrics if name.startswith("corrupted/")]
-    assert names == [f"corrupted/samples-{samples}/{metric}" for samples in (1, 3) for metric in ("accuracy", "auroc")]
+    assert names == [
+        *(f"corrupted/{metric}" for metric in ("accuracy", "auroc")),
+        *(f"corrupted/s1/{metric}" for metric in ("accuracy", "auroc")),
+    ]
 
 
 @pytest.mark.parametrize("name", ["settings.yaml", "history.csv", "cost.json"])
 @pytest.mark.parametrize("content", ["", "[]", "7", "epoch\nfirst\n", "\t: ["])
 def test_a_training_file_of_something_else_is_named(tmp_path, name, content):
-    folder = trained(tmp_path / "backbone")
+    folder = trained(tmp_path / "digits/softmax/seed-0/backbone")
     (folder / name).write_text(content)
     with pytest.raises(InputError, match=rf"{name}: not .*; delete it and run the same command again"):
         training_run(folder)
@@ -257,20 +370,20 @@ def test_trap_31_publishing_twice_changes_nothing(client):
     files = seed_folder()
     first = publish_runs(*files)
     assert publish_runs(*files) == first
-    assert len(runs_of(client)) == 2
+    assert len(runs_of(client)) == 3
 
 
 def test_trap_31_undefined_and_infinite_values_are_not_logged(client):
     """mlflow 25640: a chart would draw them as numbers."""
     values = [("good", 1.0, 0), ("undefined", None, 0), ("nan", math.nan, 0), ("infinite", math.inf, 0)]
-    publish("digits", [Run("results/digits/a", metrics=values)])
+    publish("digits", [a_run("results/digits/a", metrics=values)])
     assert runs_of(client)["results/digits/a"].data.metrics == {"good": 1.0}
 
 
 def test_a_changed_run_is_replaced_and_a_vanished_one_deleted(client):
-    one, two = Run("one", {"a": 1}), Run("two", {"a": 1})
+    one, two = a_run("one", {"a": 1}), a_run("two", {"a": 1})
     before = publish("digits", [one, two])
-    after = publish("digits", [Run("one", {"a": 2})])
+    after = publish("digits", [a_run("one", {"a": 2})])
     assert after["one"] != before["one"]
     runs = runs_of(client)
     assert set(runs) == {"one"} and runs["one"].data.params == {"a": "2"}
@@ -281,15 +394,17 @@ def test_a_publication_killed_half_way_is_made_good(client, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(MlflowClient, "log_batch", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            publish("digits", [Run("one", {"a": 1})])
-    publish("digits", [Run("one", {"a": 1})])
+            publish("digits", [a_run("one", {"a": 1})])
+    publish("digits", [a_run("one", {"a": 1})])
     runs = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-    assert [(run.info.run_name, run.info.status, run.data.params) for run in runs] == [("one", "FINISHED", {"a": "1"})]
+    assert [(run.data.tags["director.path"], run.info.status, run.data.params) for run in runs] == [
+        ("one", "FINISHED", {"a": "1"})
+    ]
 
 
 def test_other_experiments_are_left_alone(client):
-    publish("cifar10", [Run("theirs")])
-    publish("digits", [Run("ours")])
+    publish("cifar10", [a_run("theirs")])
+    publish("digits", [a_run("ours")])
     assert set(runs_of(client, "cifar10")) == {"theirs"}
 
 
@@ -298,28 +413,28 @@ def test_runs_of_others_in_the_same_experiment_are_left_alone(client):
     experiment = client.create_experiment("digits")
     for name, tags in {"theirs": {}, "ours": {"director.path": "ours"}}.items():
         client.create_run(experiment, run_name=name, tags=tags)
-    publish("digits", [Run("ours"), Run("gone")])
-    publish("digits", [Run("ours")])
+    publish("digits", [a_run("ours"), a_run("gone")])
+    publish("digits", [a_run("ours")])
     found = client.search_runs([experiment])
-    assert sorted(run.info.run_name for run in found) == ["ours", "ours", "theirs"]
+    assert sorted(run.data.tags.get("director.path", "theirs") for run in found) == ["ours", "ours", "theirs"]
 
 
 @pytest.mark.parametrize("results_came_along", [False, True])
 def test_a_second_clone_has_runs_of_its_own_in_one_store(client, tmp_path, monkeypatch, results_came_along):
     """Be it a clone of git, with results from DVC, or a copy of the whole folder."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    first = publish("digits", [Run("one"), Run("two")])
+    first = publish("digits", [a_run("one"), a_run("two")])
     second = tmp_path / "second"
     second.mkdir()
     if results_came_along:
         shutil.copytree("results", second / "results")
     monkeypatch.chdir(second)
-    publish("digits", [Run("one", {"a": 2})])
-    publish("digits", [Run("one", {"a": 3})])
+    publish("digits", [a_run("one", {"a": 2})])
+    publish("digits", [a_run("one", {"a": 3})])
     monkeypatch.chdir(tmp_path)
-    assert publish("digits", [Run("one"), Run("two")]) == first
+    assert publish("digits", [a_run("one"), a_run("two")]) == first
     found = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-    names = sorted((run.info.run_name, run.data.params.get("a", "")) for run in found)
+    names = sorted((run.data.tags["director.path"], run.data.params.get("a", "")) for run in found)
     assert names == [("one", ""), ("one", "3"), ("two", "")]
 
 
@@ -332,7 +447,7 @@ def test_a_copied_study_writes_into_its_own_folder(empty_store, tmp_path, monkey
     monkeypatch.chdir(first)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     forget_stores()
-    publish("digits", [Run("one", texts={"a.txt": "1"})])
+    publish("digits", [a_run("one", texts={"a.txt": "1"})])
     shutil.copytree(first, copy)
     before = sorted(first.rglob("*"))
     if original == "gone":
@@ -341,7 +456,7 @@ def test_a_copied_study_writes_into_its_own_folder(empty_store, tmp_path, monkey
     monkeypatch.chdir(copy)
     forget_stores()
     for content in ("1", "2"):
-        publish("digits", [Run("one", texts={"a.txt": content})])
+        publish("digits", [a_run("one", texts={"a.txt": content})])
     here = MlflowClient("sqlite:///mlflow.db")
     run = runs_of(here)["one"]
     assert Path(here.download_artifacts(run.info.run_id, "a.txt")).read_text() == "2"
@@ -352,7 +467,7 @@ def test_a_copied_study_writes_into_its_own_folder(empty_store, tmp_path, monkey
 
 def test_an_experiment_made_by_hand_in_this_folder_is_used(client):
     client.create_experiment("digits")
-    publish("digits", [Run("one", texts={"a.txt": "1"})])
+    publish("digits", [a_run("one", texts={"a.txt": "1"})])
     assert artifacts(client, runs_of(client)["one"]) == {"a.txt"}
 
 
@@ -401,7 +516,7 @@ def spoil(store, way):
 def attempted(tmp_path):
     """One publication as a job makes it: what its flag and the screen say, and the seconds it took."""
     start, screen = time.monotonic(), io.StringIO()
-    attempt(lambda: publish("digits", [Run("one")]), tmp_path / "runs.json", screen)
+    attempt(lambda: publish("digits", [a_run("one")]), tmp_path / "runs.json", screen)
     return read_json(tmp_path / "runs.json"), screen.getvalue(), time.monotonic() - start
 
 
@@ -484,6 +599,6 @@ def test_the_table_is_made_without_mlflow_and_the_same_command_publishes_later(s
 
 def test_many_metrics_fit_in_batches(client):
     """MLflow takes 1,000 metrics and 100 parameters in one request."""
-    publish("digits", [Run("long", {f"p{n}": n for n in range(150)}, [("loss", float(n), n) for n in range(2500)])])
+    publish("digits", [a_run("long", {f"p{n}": n for n in range(150)}, [("loss", float(n), n) for n in range(2500)])])
     run = runs_of(client)["long"]
     assert len(client.get_metric_history(run.info.run_id, "loss")) == 2500 and len(run.data.params) == 150

@@ -194,20 +194,26 @@ def test_a_cluster_that_wants_gres_gets_it_alone(fresh):
 def test_trap_30_no_run_is_lost_in_tracking(study):
     """hydraflow 245, mlflow 4123: `--cores 8` from scratch, and each run is there once and finished."""
     client = MlflowClient(f"sqlite:///{study.folder}/mlflow.db")
-    runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    found = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    runs = {run.data.tags["director.path"]: run for run in found}
     seeds = [f"results/runs/tiny/softmax/seed-{seed}" for seed in (0, 1)]
     plan = Plan({"tiny": load_experiment(study.folder / "config/experiments/tiny.yaml")}, Compute())
     expected = {"results/runs/{}/{}/seed-{}/{}".format(*job) for job in [*plan.jobs("tiny"), *plan.trained("tiny")]}
-    assert sorted(run.info.run_name for run in runs) == sorted(expected)
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    mle = next(run for run in runs if run.info.run_name == f"{seeds[0]}/mle")
+    rows = pd.read_csv(study.folder / "results/tables/main.csv")[["experiment", "backbone", "method", "samples"]]
+    for row in rows.itertuples(index=False):
+        expected.add("results/runs/{}/{}/seed-mean/{}/samples-{}".format(*row))
+    assert len(found) == len(runs) and set(runs) == expected
+    assert {run.info.status for run in found} == {"FINISHED"}
+    mle, student = runs[f"{seeds[0]}/mle"], runs[f"{seeds[0]}/director"]
     table = pd.read_csv(study.folder / "results/tables/all.csv", dtype={"seed": str})
     cell = table[(table["method"] == "mle") & (table["seed"] == "0") & (table["suite"] == "test")]
     assert mle.data.metrics["test/nll"] == cell.set_index("metric").loc["nll", "value"]
-    student = next(run for run in runs if run.info.run_name == f"{seeds[0]}/director")
-    teacher = next(run for run in runs if run.info.run_name == f"{seeds[0]}/backbone")
-    assert student.data.tags["mlflow.parentRunId"] == teacher.info.run_id
-    assert {"train_path", "train_task", "test/samples-1/nll", "test/samples-2/nll"} <= set(student.data.metrics)
+    main = pd.read_csv(study.folder / "results/tables/main.csv").set_index(["backbone", "method", "samples"])
+    mean = runs["results/runs/tiny/softmax/seed-mean/director/samples-2"].data.metrics
+    for name, column in (("test/nll", "nll"), ("test/std/nll", "nll_std"), ("cost/parameters", "parameters")):
+        assert mean[name] == pytest.approx(main.loc[("softmax", "director", 2), column])
+    assert {"training/train_path", "training/train_task", "test/s1/nll", "test/nll"} <= set(student.data.metrics)
+    assert mle.info.end_time > mle.info.start_time, "of the job, by Snakemake's record"
     tables = client.search_runs([client.get_experiment_by_name("tables").experiment_id])
     folders = ("tables", "figures/tiny")
     files = {file.path for folder in folders for file in client.list_artifacts(tables[0].info.run_id, folder)}

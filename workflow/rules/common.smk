@@ -1,5 +1,5 @@
 # Paths, and short names for what the plan computes (director/plan.py). A run folder is the identity of what lies in it, and
-# its path the name in MLflow.
+# its path also that of its runs in MLflow.
 import shutil
 import sys
 from pathlib import Path

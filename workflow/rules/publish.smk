@@ -16,7 +16,7 @@ localrules:
     publish,
 
 
-# One MLflow run per trained backbone and per method of a run folder.
+# One MLflow run per trained backbone, per method of a run folder, and per row of the table.
 rule publish_runs:
     input:
         weights=of_all(trained_of),
