@@ -359,7 +359,7 @@ REFUSED = {
     ),
     "another head": (
         partial(of_transformers, "Bert", "ForTokenClassification", hidden_size=8, num_attention_heads=2),
-        r"BertForTokenClassification has no residual path here; supported: .*LlamaForSequenceClassification",
+        r"BertForTokenClassification has no residual path here; known, the nearest first: .*path=",
     ),
 }
 
