@@ -112,11 +112,7 @@ def changed(path: tuple, value) -> dict:
         (("director", "training", "epochs"), 5, ["director.training", "warmup_epochs 5"]),
         (("methods", "softmax"), ["mle", "director_mse"], ["director_mse", "no variant 'mse'", "known: none"]),
         (("variants",), {"temperature": {}}, ["variants", "director_temperature is another row"]),
-        (
-            ("variants",),
-            {"z": {"trajectory": {"source": "cache", "views": 1}}},
-            ["variants: z reads the cache", "live"],
-        ),
+        (("variants",), {"z": {"losses": {"softmax_variance": "zero"}}}, ["variants: z reads the cache", "live"]),
         (("variants",), {"mse": {"losses": {"pth": "mse"}}}, ["variants.mse.losses.pth", "did you mean 'path'"]),
         (("temperature",), {"lower": 3, "upper": 2}, ["temperature", "lower 3"]),
     ],
