@@ -13,6 +13,7 @@ FORMAT = "director metrics 1"
 POOLING = "softmax"  # how the samples of every method are pooled
 # score that tells inputs in and out of distribution apart -> what is put behind the names of its metrics
 SCORES = {"max_softmax": "", "negative_entropy": "_entropy", "negative_mutual_information": "_mutual_information"}
+FITTED = ("temperature", "noise_scale")  # of a suite's `about`: what its method fitted on validation data
 ABOUT_KEYS = ("experiment", "backbone", "method", "seed", "suite")  # what tables read of a suite's `about`
 CELL_KINDS = {"samples": int, "shift": str, "severity": int, "pooling": str, "n": int}  # of a record, beside metrics
 Metrics = dict[str, dict[str, dict[str, Any]]]  # method -> suite -> {"about", "records"}

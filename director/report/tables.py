@@ -10,7 +10,7 @@ from director.errors import InputError
 from director.files import reading, replacing, write_json, write_text
 from director.numbers.compare_rows import COLUMNS, COMPARED, OOD
 from director.numbers.comparison import spread
-from director.numbers.measure import read_metrics
+from director.numbers.measure import FITTED, read_metrics
 from director.numbers.suites import read_cost
 
 ROW = ["experiment", "backbone", "method", "samples"]  # what a row of a table is
@@ -26,7 +26,6 @@ MAIN = {
     for suite, names in COMPARED.items()
     for name in names
 }
-FITTED = ("temperature", "noise_scale")  # numbers of a row that were fitted on validation data, as its predictions tell
 COST = ["parameters", "train_seconds", "predict_seconds_per_1000"]
 PUBLISHED = ["published_accuracy", "published_mcc", "published_ece_15"]
 # readable table: heading, column, factor, decimals; the scale stands in the heading, files keep raw units

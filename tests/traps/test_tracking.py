@@ -21,17 +21,8 @@ from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 from director.errors import InputError
 from director.files import file_digest, read_json, write_json, write_text
 from director.numbers.measure import FORMAT
-from director.report.tracking import (
-    Run,
-    attempt,
-    failed_attempts,
-    is_lost,
-    measured_run,
-    publish,
-    publish_runs,
-    publish_tables,
-    training_run,
-)
+from director.report.runs import Run, measured_run, training_run
+from director.report.tracking import attempt, failed_attempts, is_lost, publish, publish_runs, publish_tables
 
 
 def a_run(path, parameters=None, metrics=(), **more):
