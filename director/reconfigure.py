@@ -9,21 +9,20 @@ import json
 import logging
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from director.device import autocast, module_modes, seeded, to_device
 from director.errors import InputError
 from director.files import file_digest, read_json, reading, write_json
-from director.models.weights import write_tensors
-from director.noise import ExampleNoise, Noise, ScaledNoise, unfold
+from director.models.weights import read_tensors, write_tensors
+from director.noise import ExampleNoise, ScaledNoise, unfold
 from director.numbers.metrics import accuracy, nll
 from director.numbers.predictions import (
     Predictions,
@@ -160,7 +159,7 @@ class Director(nn.Module):
         train, validation = (Batches(data, self.path.model, training.batch_size) for data in (train, validation))
         inputs, _ = train.first()
         sizes = check_path(self.path, inputs)
-        classes = self.path.logits(inputs).shape[1]
+        classes = sizes.classes
         log.info("checked: %d states of %d tokens and width %d", sizes.states, sizes.tokens, sizes.width)
         held_out, truth = self._held_out(validation, classes)
 
@@ -236,10 +235,8 @@ class Director(nn.Module):
     def forward(self, inputs: Any) -> Tensor:
         """Log-probabilities [B, C] of a batch as the model takes it: the mean of the roll-outs' probabilities."""
         with module_modes(self.network):
-            start = self._start(inputs)
-            noise = self._noise(self.seed, range(len(start["start"])), self.samples, self.noise_scale)
-            logits = self.network(start, noise, samples=self.samples)
-        return unfold(logits.log_softmax(-1), self.samples).logsumexp(0) - math.log(self.samples)
+            logits = self._roll_outs(inputs, 0, self.samples, self.seed, self.noise_scale)
+        return logits.log_softmax(-1).logsumexp(0) - math.log(self.samples)
 
     # -- files
 
@@ -289,11 +286,8 @@ class Director(nn.Module):
         if file_digest(folder / WEIGHTS) != weights:
             raise InputError(f"{folder / WEIGHTS} is not the file that {DESCRIPTION} describes; {remedy}")
         student = cls.from_model(model, path=path, kernel=kernel, **part, **options, verbose=False)
-        with (
-            reading(folder / WEIGHTS, "a whole safetensors file", remedy, SafetensorError),
-            safe_open(folder / WEIGHTS, framework="pt", device=str(student._device)) as file,
-        ):
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors, _ = read_tensors(folder / WEIGHTS, remedy, student._device)
+        with reading(folder / WEIGHTS, "the weights of this student", remedy):
             student.network.load_state_dict(tensors)
         student.noise_scale, student.history = scale, history
         return student.eval()
@@ -304,8 +298,12 @@ class Director(nn.Module):
     def _device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def _noise(self, seed: int, examples: Sequence[int], samples: int, scale: float) -> Noise:
-        return ScaledNoise(ExampleNoise(seed, examples, samples, self._device), scale)
+    def _roll_outs(self, inputs: Any, first: int, samples: int, seed: int, scale: float) -> Tensor:
+        """Logits [S, B, C] of a batch whose inputs are numbered from `first`, in the modules' modes as they are."""
+        start = self._start(inputs)
+        examples = range(first, first + len(start["start"]))
+        noise = ScaledNoise(ExampleNoise(seed, examples, samples, self._device), scale)
+        return unfold(self.network(start, noise, samples=samples), samples)
 
     def _logits(
         self, batches: Iterable[Any], samples: int, seed: int, scale: float, precision: str = "float32"
@@ -314,11 +312,9 @@ class Director(nn.Module):
         parts, count = [], 0
         with module_modes(self.network), torch.no_grad(), autocast(self._device, precision):
             for inputs in batches:
-                start = self._start(to_device(inputs, self._device))
-                examples = range(count, count + len(start["start"]))
-                logits = self.network(start, self._noise(seed, examples, samples, scale), samples=samples)
-                parts.append(unfold(logits.float(), samples).cpu().numpy())
-                count = examples.stop
+                logits = self._roll_outs(to_device(inputs, self._device), count, samples, seed, scale)
+                parts.append(logits.float().cpu().numpy())
+                count += logits.shape[1]
         if not parts:
             raise InputError("there is no input; give data with at least one")
         return np.concatenate(parts, axis=1)

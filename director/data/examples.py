@@ -76,7 +76,7 @@ class ImageExamples:
 
     def epoch_batches(self, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
         """Rows of each batch of an epoch, every example once: a function of (count, batch_size, seed, epoch) alone."""
-        return _cut(epoch_order(len(self), seed, epoch), batch_size)
+        return cut(epoch_order(len(self), seed, epoch), batch_size)
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class TextExamples:
         pools of `POOL` batches, and the batches are visited in an order of their own.
         """
         lengths = self.lengths
-        pools = _cut(epoch_order(len(self), seed, epoch), POOL * batch_size)
+        pools = cut(epoch_order(len(self), seed, epoch), POOL * batch_size)
         sorted_pools = [pool[np.argsort(lengths[pool], kind="stable")] for pool in pools]
-        batches = [batch for pool in sorted_pools for batch in _cut(pool, batch_size)]
+        batches = [batch for pool in sorted_pools for batch in cut(pool, batch_size)]
         return [batches[number] for number in epoch_order(len(batches), seed, epoch)]
 
     @cached_property
@@ -143,5 +143,6 @@ class TextExamples:
         return tokens, np.concatenate([[0], np.cumsum(lengths)])
 
 
-def _cut(order: np.ndarray, size: int) -> list[np.ndarray]:
+def cut(order: np.ndarray, size: int) -> list[np.ndarray]:
+    """An order of rows in batches of `size`, the last of what is left."""
     return [order[start : start + size] for start in range(0, len(order), size)]

@@ -52,18 +52,24 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
             raise access_error(path, error) or error from error
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
-    """Read a file of `save_model`: the model in evaluation mode on `device`, and `about`."""
-    path = Path(path)
-    remedy = "give a file of `save_model`; if this one should be it, train the model again"
+def read_tensors(
+    path: str | Path, remedy: str, device: str | torch.device = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file; InputError, ending with the remedy, for what is not a whole one."""
     with (
         reading(path, "a whole safetensors file", remedy, SafetensorError),
         safe_open(path, framework="pt", device=str(device)) as file,
     ):
-        metadata = file.metadata() or {}
         # Clones: a tensor of the file starts at any address, where matrix products round differently, so that
         # the numbers of a model would depend on the length of the header.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
+    """Read a file of `save_model`: the model in evaluation mode on `device`, and `about`."""
+    path = Path(path)
+    remedy = "give a file of `save_model`; if this one should be it, train the model again"
+    tensors, metadata = read_tensors(path, remedy, device)
     try:
         header = json.loads(metadata["director"])
         kind, settings, about = header["kind"], header["settings"], header["about"]

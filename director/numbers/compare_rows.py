@@ -51,9 +51,9 @@ def compare_rows(
 
     manifest_files: of every run of every row of one experiment. One line per suite, metric (see COMPARED) and row, with
     all its samples: the difference, its bootstrap interval, and the p-value of the paired test over seeds, alone and
-    adjusted by Holm over all lines of the file. `ood` is the mean over the out-of-distribution suites, by
-    the largest probability. Empty where undefined: a row with one run, or with other seeds than the reference, has no
-    pairs. `InputError` where the reference is no row, or runs have other inputs.
+    adjusted by Holm over all lines of the file. `ood` is the mean over the out-of-distribution suites, by the largest
+    probability. Empty where undefined: a row with one run, or with other seeds than the reference, has no pairs.
+    `InputError` where the reference is no row, or runs have other inputs.
     """
     require_level(replicates, level)
     draws: dict[str, Draws] = {}

@@ -90,12 +90,16 @@ def path_of(model: nn.Module) -> ResidualPath:
 
 @dataclass(frozen=True)
 class PathSizes:
-    """Of a path that was checked: L+1 states [B, tokens, width]. masked: whether some of the tokens may be padding."""
+    """Of a path that was checked: L+1 states [B, tokens, width], logits [B, classes].
+
+    masked: whether some of the tokens may be padding.
+    """
 
     states: int
     tokens: int
     width: int
     masked: bool
+    classes: int
 
 
 def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
@@ -119,7 +123,7 @@ def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
             "the model computes something else than its class does"
         )
     _, _, tokens, width = states.shape
-    return PathSizes(len(states), tokens, width, mask is not None)
+    return PathSizes(len(states), tokens, width, mask is not None, own.shape[1])
 
 
 def student_of(path: ResidualPath, kernel: Kernel) -> StudentNetwork:

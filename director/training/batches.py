@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from director.data.augment import epoch_order
+from director.data.examples import cut
 from director.device import to_device
 from director.errors import InputError
 from director.path.trajectory import capture
@@ -58,18 +59,18 @@ class Batches:
         return [len(class_numbers(labels, None, "training")) for _, labels in self]
 
     def _batches(self) -> Iterator[Any]:
-        def cut(count: int) -> Iterator[slice]:
+        def slices(count: int) -> Iterator[slice]:
             return (slice(start, start + self.batch_size) for start in range(0, count, self.batch_size))
 
         if isinstance(self.data, Mapping):
             columns = self.data
-            for rows in cut(len(next(iter(columns.values())))):
+            for rows in slices(len(next(iter(columns.values())))):
                 yield {name: column[rows] for name, column in columns.items()}
         elif isinstance(self.data, tuple):
             inputs, labels = self.data
-            yield from ((inputs[rows], labels[rows]) for rows in cut(len(labels)))
+            yield from ((inputs[rows], labels[rows]) for rows in slices(len(labels)))
         elif self.is_dataset:
-            yield from (self._padded(self.data[rows]) for rows in cut(len(self.data)))
+            yield from (self._padded(self.data[rows]) for rows in slices(len(self.data)))
         else:
             yield from self.data
 
@@ -109,8 +110,7 @@ class CapturedStates:
 
     def epoch_batches(self, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
         """Rows of each batch of an epoch, every example once."""
-        order = epoch_order(len(self), seed, epoch)
-        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        return cut(epoch_order(len(self), seed, epoch), batch_size)
 
     def batch(self, rows: np.ndarray, view: int) -> tuple[dict[str, Tensor], Tensor]:
         """`states`, `variances` and, where inputs differ in length, `mask`; padded on the right."""

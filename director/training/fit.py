@@ -88,9 +88,9 @@ def fit(
 
     training: Adam with the L2 term in the gradient (Kingma and Ba, ICLR 2015), linear warm-up, cosine; gradient_clip is
     the largest 2-norm of the whole gradient; patience stops the training early, on the learning rates of the whole
-    one; selection the validation number that chooses the epoch, of equals the one
-    with the lowest val_nll, or `last`. precision: `bfloat16` for autocast. penalties: weights of terms of the loss that
-    are added to `loss`; the terms are logged without them. annealing: see `penalty_share_at`.
+    one; selection the validation number that chooses the epoch, of equals the one with the lowest val_nll, or `last`.
+    precision: `bfloat16` for autocast. penalties: weights of terms of the loss that are added to `loss`; the terms are
+    logged without them. annealing: see `penalty_share_at`.
 
     A state is written to `state_file` about every `state_seconds` (0: after every step), and resumed if its
     `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call

@@ -190,7 +190,7 @@ def test_the_path_is_that_of_the_models_own_forward_pass(name, side, dtype):
         precision = torch.float32 if side == "left" else dtype
         close(logits, expected[number : number + 1], precision)
         close(alone[:, 0], states[:, number, real[number]], precision)
-    sizes = PathSizes(LAYERS + 1, states.shape[2], WIDTH, mask is not None)
+    sizes = PathSizes(LAYERS + 1, states.shape[2], WIDTH, mask is not None, CLASSES)
     assert check_path(path, inputs) == sizes and sizes.masked is (name in TEXTS)
 
 

@@ -113,7 +113,7 @@ def test_the_states_are_some_of_those_of_the_whole_path(model, part, left):
     assert torch.equal(path.logits(inputs), whole.logits(inputs))
     torch.testing.assert_close(path.readout(states[-1], mask), path.logits(inputs))
     _, _, tokens, _ = states.shape
-    assert check_path(path, inputs) == PathSizes(len(left), tokens, WIDTH, mask is not None)
+    assert check_path(path, inputs) == PathSizes(len(left), tokens, WIDTH, mask is not None, CLASSES)
 
 
 @pytest.mark.parametrize(("part", "left"), PARTS.items(), ids=str)
