@@ -93,7 +93,7 @@ BACKBONE_PATTERN = f"^(softmax|({'|'.join(ATTENTIONS)})_(all|[1-9][0-9]*))$"
 METHOD_PATTERN = f"^({'|'.join(METHODS)}|{STUDENT.name}_[a-z0-9_]+)({NOISE})?({TEMPERATURE})?$"
 
 
-def attention_of(backbone: str, depth: int) -> tuple[Attention | None, int]:
+def attention_of(backbone: str, depth: int | None) -> tuple[Attention | None, int]:
     """The attention that a backbone of `depth` layers has in place of softmax, and in how many layers, the last ones.
 
     `softmax` has none, in 0 layers. backbone: a name that BACKBONE_PATTERN allows.

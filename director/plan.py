@@ -30,9 +30,21 @@ ATTENTION_TABLE = "director.models.attention:ATTENTIONS"
 MODELS = {
     "image": "director.models.transformers:ImageTransformer",
     "text": "director.models.transformers:TextTransformer",
+    "pretrained": "director.models.pretrained:PretrainedClassifier",
 }
 TRANSFORMER_PATH = "director.path.residual:TransformerPath"
+PRETRAINED_PATHS = (
+    "director.path.residual:PretrainedPath",
+    "director.path.timm_models:VisionTransformerPath",
+    "director.path.transformers_models:BertPath",
+    "director.path.transformers_models:DistilBertPath",
+    "director.path.transformers_models:VitPath",
+    "director.path.transformers_models:DecoderPath",
+)
 STUDENT_MODEL = "director.models.student:StudentNetwork"
+# What a job does only with a student's weights, or for a pretrained model.
+STUDENT_LOADER = "director.path.students:load_student"
+PRETRAINED_TRAINING = "director.training.train_backbone:train_pretrained"
 ATTENTIONS = {
     "kep_svgp": "director.models.attention:KernelEigenpairAttention",
     "sgpa": "director.models.attention:SparseGaussianProcessAttention",
@@ -261,8 +273,13 @@ class Plan:
             model = MODELS[chosen.model.kind]
             entries[DATASET_TABLE] = _split(chosen.data.name)
             entries[BACKBONE_TABLE] = (model,)
-            entries[PATH_TABLE] = (TRANSFORMER_PATH,)
-            entries[MODEL_TABLE] = (STUDENT_MODEL,) if table.get("weights") == "student" else (model,)
+            is_student, is_pretrained = table.get("weights") == "student", chosen.model.kind == "pretrained"
+            entries[PATH_TABLE] = PRETRAINED_PATHS if is_pretrained else (TRANSFORMER_PATH,)
+            entries[MODEL_TABLE] = (STUDENT_MODEL,) if is_student and not is_pretrained else (model,)
+            if not is_student:
+                entries[STUDENT_LOADER] = ()
+            if not is_pretrained:
+                entries[PRETRAINED_TRAINING] = ()
             entries[ATTENTION_TABLE] = (ATTENTIONS[attention.name],) if attention else ()
         return _code(script, tuple(entries.items()))
 

@@ -51,7 +51,7 @@ def load_pretrained(loader: Any, name: str, what: str) -> Any:
     The last is a folder inside an installed package. loader: a class of transformers, such as `AutoModel`. what: the
     setting that names it, for messages. Raises InputError if it is not there or needs code of its own.
     """
-    source = _folder_in_package(name, what) if name.startswith("package:") else name
+    source = folder_in_package(name, what) if name.startswith("package:") else name
     try:
         return loader.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
@@ -133,7 +133,8 @@ def encode(tokenizer_json: str, texts: Sequence[str], max_length: int) -> tuple[
     return np.concatenate([np.zeros(0, np.int32), *pieces]), lengths, cut
 
 
-def _folder_in_package(name: str, what: str) -> str:
+def folder_in_package(name: str, what: str) -> str:
+    """The folder that `package:<module>/<folder>` names; InputError if it is not there."""
     module, _, folder = name.removeprefix("package:").partition("/")
     package = importlib.util.find_spec(module) if module.isidentifier() else None
     for parent in (package and package.submodule_search_locations) or ():

@@ -50,6 +50,11 @@ class StudentNetwork(nn.Module):
         `width`, `heads` and `kernel` of the transition kernel.
         """
         backbone = settings["backbone"]
+        if backbone["kind"] not in BACKBONES:
+            raise InputError(
+                f"a student of a model of kind {backbone['kind']!r} is built around its teacher; load it with "
+                "director.path.students.load_student"
+            )
         embedding, readout = BACKBONES[backbone["kind"]].ends_of(backbone["settings"])
         kernel = TransitionKernel(settings["width"], settings["heads"], Kernel(**settings["kernel"]))
         return cls(embedding, kernel, readout, settings["steps"], settings)

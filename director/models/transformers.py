@@ -54,7 +54,7 @@ class TextEmbedding(nn.Module):
     def __init__(self, tokenizer: str, max_length: int, width: int, table_width: int) -> None:
         super().__init__()
         check_length(tokenizer, max_length)
-        self.tokenizer, self.tokens = tokenizer, max_length
+        self.tokens = max_length
         self.table = nn.Embedding(vocabulary_size(tokenizer), table_width)
         self.linear = nn.Identity() if table_width == width else nn.Linear(table_width, width)
         self.position = nn.Parameter(torch.randn(max_length, width))

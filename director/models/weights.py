@@ -2,9 +2,9 @@
 
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -13,12 +13,17 @@ from torch import Tensor, nn
 
 from director.errors import InputError, access_error
 from director.files import reading, replacing
+from director.models.pretrained import PretrainedClassifier
 from director.models.student import StudentNetwork
 from director.models.transformers import BACKBONES
 
 FORMAT = "director weights 2"
 # What a file may hold. A class carries its `kind`, and `from_settings(settings)`; a model its `settings` (JSON-able).
-KINDS: dict[str, Any] = {**BACKBONES, StudentNetwork.kind: StudentNetwork}
+KINDS: dict[str, Any] = {
+    **BACKBONES,
+    PretrainedClassifier.kind: PretrainedClassifier,
+    StudentNetwork.kind: StudentNetwork,
+}
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -65,8 +70,23 @@ def read_tensors(
         return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
+class Saved(NamedTuple):
+    """What a file of `save_model` holds."""
+
+    kind: str
+    settings: dict[str, Any]
+    about: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
 def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn.Module, dict[str, Any]]:
     """Read a file of `save_model`: the model in evaluation mode on `device`, and `about`."""
+    saved = read_saved(path, device)
+    return rebuilt(path, saved, lambda: KINDS[saved.kind].from_settings(saved.settings), device), saved.about
+
+
+def read_saved(path: str | Path, device: str | torch.device = "cpu") -> Saved:
+    """Read a file of `save_model`, with its tensors on `device`, without building the model."""
     path = Path(path)
     remedy = "give a file of `save_model`; if this one should be it, train the model again"
     tensors, metadata = read_tensors(path, remedy, device)
@@ -80,11 +100,16 @@ def load_model(path: str | Path, device: str | torch.device = "cpu") -> tuple[nn
         raise InputError(f"{path}: its format is {version}, of another version of director, not {FORMAT}; train again")
     if kind not in KINDS:
         raise InputError(f"{path}: a model of kind {kind!r}; this version knows {', '.join(KINDS)}")
+    return Saved(kind, settings, about, tensors)
+
+
+def rebuilt(path: str | Path, saved: Saved, build: Callable[[], nn.Module], device: str | torch.device) -> nn.Module:
+    """The model that `build` makes with fresh weights, with those of the file `path`, in evaluation mode."""
     try:
         with torch.random.fork_rng(devices=[]):  # fresh weights are thrown away; the caller's random state is not
-            model = KINDS[kind].from_settings(settings).to(device)
-        model.load_state_dict(tensors, assign=True)  # keeps the precision of the file
+            model = build().to(device)
+        model.load_state_dict(saved.tensors, assign=True)  # keeps the precision of the file
     except (KeyError, RuntimeError, TypeError, ValueError) as error:  # InputError and pydantic's are ValueErrors
         reason = textwrap.shorten(str(error), 300)  # torch lists every weight
         raise InputError(f"{path}: its settings and weights do not fit this version of director: {reason}") from error
-    return model.eval(), about
+    return model.eval()

@@ -104,10 +104,12 @@ class FrozenPrefix(nn.Module):
         return self.path.embed(inputs)
 
 
-def default_last(steps: int) -> int:
-    """How many of its steps to replace in a pretrained model: the last third, at least one.
+def default_last(steps: int, states_every: int = 1) -> int:
+    """How many of its steps to replace in a pretrained model: the last third, at least one, a multiple of
+    `states_every`.
 
     A kernel starts from nothing, so what it replaces forgets the pretraining, and a small data set cannot teach it
     again.
     """
-    return max(1, round(steps / 3))
+    third = round(steps / 3)
+    return max(states_every, third - third % states_every)

@@ -18,8 +18,10 @@ from torch import nn
 from director.errors import InputError
 from director.models.attention import SoftmaxAttention
 from director.models.kernel import TransitionKernel
+from director.models.pretrained import PretrainedClassifier
 from director.models.student import StudentNetwork
 from director.models.transformers import PathReadout, Transformer
+from director.path.partial import PartialPath, default_last
 from director.path.timm_models import VisionTransformerPath
 from director.path.transformers_models import BertPath, DecoderPath, DistilBertPath, VitPath
 from director.path.view import ResidualPath, class_name, trainable_copy
@@ -34,6 +36,7 @@ class TransformerPath(ResidualPath):
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
         self.steps = len(model.blocks)
+        self.backbone = {"kind": model.kind, "settings": model.settings}
         self.width, self.heads = (model.settings[name] for name in ("width", "heads"))
 
     def student_parts(self) -> tuple[nn.Module, nn.Module]:
@@ -59,9 +62,31 @@ class TransformerPath(ResidualPath):
         return self.model.readout(self.model.blocks[-1].mlp_half(x), mask)
 
 
+class PretrainedPath(PartialPath):
+    """The part of a pretrained classifier's path that its student replaces, for inputs as this project has them."""
+
+    def __init__(self, model: PretrainedClassifier) -> None:
+        """Replaces `last` layers as its settings say, a third where they say nothing, in steps of `states_every`."""
+        path, every = path_of(model.network), model.settings["states_every"]
+        super().__init__(path, model.settings["last"] or default_last(path.steps, every), every)
+        self.prepare = model.prepare
+        self.backbone = {"kind": model.kind, "settings": model.settings}
+
+    def student_parts(self) -> tuple[nn.Module, nn.Module]:
+        embedding, readout = super().student_parts()
+        return embedding if self.kept else nn.Sequential(self.prepare, embedding), readout
+
+    def _embed(self, inputs):
+        return super()._embed(self.prepare(inputs))
+
+    def _logits(self, inputs):
+        return super()._logits(self.prepare(inputs))
+
+
 # class of a model -> class of its path. Names, so that no library is imported before there is a model of it.
 PATHS: dict[str, type[ResidualPath]] = {
     class_name(Transformer): TransformerPath,
+    class_name(PretrainedClassifier): PretrainedPath,
     "timm.models.vision_transformer.VisionTransformer": VisionTransformerPath,  # and DeiT's, which inherits from it
     "transformers.models.bert.modeling_bert.BertForSequenceClassification": BertPath,
     "transformers.models.roberta.modeling_roberta.RobertaForSequenceClassification": BertPath,
@@ -129,15 +154,15 @@ def check_path(path: ResidualPath, inputs: Any) -> PathSizes:
 def student_of(path: ResidualPath, kernel: Kernel) -> StudentNetwork:
     """A student that starts as the teacher's embedding and readout, copied, around steps that change nothing.
 
-    It can be saved where the path is the whole one of a teacher of this project's own.
+    It can be saved where the teacher can: `path.backbone`.
     """
     embedding, readout = path.student_parts()
     parameter = next(readout.parameters())  # the kernel lies beside the teacher, wherever that is
     transition = TransitionKernel(path.width, path.heads, kernel, path.causal).to(parameter.device, parameter.dtype)
     settings = None
-    if isinstance(path, TransformerPath):
+    if path.backbone is not None:
         settings = {
-            "backbone": {"kind": path.model.kind, "settings": path.model.settings},
+            "backbone": dict(path.backbone),
             "steps": path.steps,
             "width": path.width,
             "heads": path.heads,

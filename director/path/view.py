@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -42,7 +42,8 @@ class ResidualPath(ABC):
     """A view of a classifier as a path; the model is used as it is, frozen during each call, and never changed.
 
     Subclasses give the parts: the constants `steps` (L), `width` (d) and `heads`, whether no token attends to those
-    behind it (`causal`), and the methods with an underscore. Steps l count from 1 to L, mask is [B, N], True = real
+    behind it (`causal`), and the methods with an underscore. `backbone` is kind and settings of the model, where it is
+    one that can be saved (`director.models.weights`). Steps l count from 1 to L, mask is [B, N], True = real
     token, or None.
     """
 
@@ -50,6 +51,7 @@ class ResidualPath(ABC):
     width: int
     heads: int
     causal: bool = False
+    backbone: Mapping[str, Any] | None = None
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

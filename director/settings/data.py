@@ -34,7 +34,9 @@ class Data(Schema):
     protocol: Protocol = Field(
         "held_out", description="cola only; paper: the test part also selects and calibrates, as in the authors' code"
     )
-    normalisation: Normalisation | None = Field(None, description="of all images; required for them, null for texts")
+    normalisation: Normalisation | None = Field(
+        None, description="of all images; null for texts, and for a pretrained model, whose checkpoint has its own"
+    )
     augmentation: Augmentation | None = Field(None, description="augmentation of the training images; null for none")
 
     @model_validator(mode="after")
@@ -52,8 +54,6 @@ class Data(Schema):
             raise ValueError(f"protocol {self.protocol!r} is for {owners}, not for {self.name}; leave it out")
         if described.kind == "texts" and (self.normalisation or self.augmentation):
             raise ValueError(f"{self.name} holds texts: leave out normalisation and augmentation, which are for images")
-        if described.kind == "images" and self.normalisation is None:
-            raise ValueError(f"{self.name} holds images: add normalisation, the mean and std of its training pixels")
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from director.methods import (
 )
 from director.schema import Positive, Schema
 from director.settings.data import Data
-from director.settings.model import ImageModel, TextModel
+from director.settings.model import ImageModel, PretrainedModel, TextModel
 from director.settings.suite import Suite
 from director.settings.training import Compute, KepSvgp, McDropout, Sgpa, Student, Training
 
@@ -68,7 +68,7 @@ class Experiment(Schema):
     """One experiment: a data set, a backbone recipe, and the methods that the table compares."""
 
     data: Data = Field(description="data set and suites")
-    model: ImageModel | TextModel = Field(discriminator="kind", description="backbone")
+    model: ImageModel | TextModel | PretrainedModel = Field(discriminator="kind", description="backbone")
     training: Training = Field(Training(), description="training of the backbone")
     seeds: list[Annotated[int, Field(ge=0)]] = Field(
         min_length=1, description="seeds of split, weights, order, dropout; paper: 0-4"
@@ -120,6 +120,8 @@ class Experiment(Schema):
         for key, values in (("seeds", self.seeds), ("methods", rows)):
             if len(set(values)) < len(values):
                 raise ValueError(f"{key} {values} names one twice; keep it once")
+        if isinstance(self.model, PretrainedModel):
+            self._check_pretrained()
         for backbone, name in rows:
             self._check_row(backbone, name)
         if clash := [name for name in self.variants if f"_{name}".endswith((NOISE, TEMPERATURE))]:
@@ -138,10 +140,24 @@ class Experiment(Schema):
             raise ValueError(f"comparison.reference {self.comparison.reference} is not among the methods {rows}")
         return self
 
+    def _check_pretrained(self) -> None:
+        """Raise ValueError for rows that a pretrained model cannot have."""
+        if others := [backbone for backbone in self.methods if attention_of(backbone, None)[0]]:
+            raise ValueError(
+                f"methods: backbone {others[0]}: a model of kind pretrained has softmax attention in all layers; "
+                "use the backbone softmax, or another model.kind"
+            )
+        pooling = [name for names in self.methods.values() for name in names if self.method(name).pools]
+        if pooling and not self.model.fine_tune:
+            raise ValueError(
+                f"methods: {pooling[0]}: with model.fine_tune false the model is the same for every seed; drop the "
+                "method, or set fine_tune to true"
+            )
+
     def _check_row(self, backbone: str, name: str) -> None:
         """Raise ValueError for a row that could not be made."""
         attention, layers = attention_of(backbone, self.model.depth)
-        if layers > self.model.depth:
+        if attention and layers > self.model.depth:
             raise ValueError(f"methods: backbone {backbone} has more layers than model.depth {self.model.depth}")
         method = self.method(name)
         if method.posterior and (attention is None or attention.name != method.posterior):
@@ -161,17 +177,26 @@ class Experiment(Schema):
 
     @model_validator(mode="after")
     def model_reads_the_data(self) -> "Experiment":
-        kind = {"texts": "text", "images": "image"}[DATASETS[self.data.name].kind]
-        if self.model.kind != kind:
-            raise ValueError(f"model.kind is {self.model.kind}, but {self.data.name} holds {kind}s; set it to {kind}")
-        if kind == "text":
+        holds, normal = DATASETS[self.data.name].kind, self.data.normalisation
+        if isinstance(self.model, PretrainedModel):
+            if fault := self.model.fault_with(holds):
+                raise ValueError(f"model.{fault}")
+        else:
+            kind = {"texts": "text", "images": "image"}[holds]
+            if self.model.kind != kind:
+                raise ValueError(
+                    f"model.kind is {self.model.kind}, but {self.data.name} holds {kind}s; set it to {kind}"
+                )
+            if holds == "images" and normal is None:
+                raise ValueError(
+                    f"data: {self.data.name} holds images: add normalisation, the mean and std of its training pixels"
+                )
+        if holds == "texts":
             for backbone in self.methods:
                 attention, _ = attention_of(backbone, self.model.depth)
                 if attention and (fault := attention.settings(self).fault_with_texts()):
                     raise ValueError(f"{attention.name}.{fault}")
-            return self
-        normal = self.data.normalisation
-        if not len(normal.mean) == len(normal.std) == self.model.channels:
+        elif normal is not None and not len(normal.mean) == len(normal.std) == self.model.channels:
             raise ValueError(
                 f"normalisation has {len(normal.mean)} means, {len(normal.std)} stds for {self.model.channels} channels"
             )

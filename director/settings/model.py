@@ -1,6 +1,6 @@
-"""The section `model` of an experiment: the paper's transformers (arXiv 2602.08920)."""
+"""The section `model` of an experiment: the paper's transformers (arXiv 2602.08920), or a pretrained classifier."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -63,3 +63,47 @@ class TextModel(Model):
                 f"embedding {self.embedding!r} numbers tokens its own way; set tokenizer to it, not {self.tokenizer!r}"
             )
         return self
+
+
+class PretrainedModel(Schema):
+    """Somebody else's pretrained model, fine-tuned here or taken as it is, and what a student replaces of it.
+
+    timm's ViT and DeiT; BERT, which MiniLM is, RoBERTa, XLM-R, DistilBERT, ViT, Llama and Qwen2 of transformers.
+    """
+
+    kind: Literal["pretrained"] = Field(description="what the model reads")
+    source: str = Field(
+        min_length=1,
+        description="checkpoint: a folder with config.json and safetensors, a hub name, or package:<module>/<folder>",
+    )
+    fine_tune: bool = Field(
+        True, description="train it further, with a fresh head for other classes; false: take the classifier as it is"
+    )
+    classes: int = Field(ge=2, description="number of classes")
+    dropout: Rate = Field(0.1, description="dropout rate, wherever its architecture has one")
+    max_length: Positive | None = Field(None, description="tokens of a text that are read, marks included; of texts")
+    image_size: Positive | None = Field(
+        None, description="images are resized to so many pixels in height and width; of images; null: the checkpoint's"
+    )
+    channels: Positive = Field(3, description="channels of the images")
+    last: Positive | None = Field(
+        None, description="layers at its end that a student replaces, the others stay as they are; null: a third"
+    )
+    states_every: Positive = Field(1, description="layers that are one step of a student; it divides `last`")
+    depth: ClassVar[None] = None  # the checkpoint's, and no backbone is named after it
+
+    @model_validator(mode="after")
+    def steps_fill_what_is_replaced(self) -> "PretrainedModel":
+        if self.last is not None and self.last % self.states_every:
+            raise ValueError(f"states_every {self.states_every} does not divide last {self.last}; choose another")
+        return self
+
+    def fault_with(self, kind: str) -> str | None:
+        """Key and remedy of what does not go with a data set of this kind, images or texts; None if all does."""
+        if kind == "texts" and self.max_length is None:
+            return "max_length is missing: texts are cut to so many tokens; set it"
+        if kind == "texts" and self.image_size is not None:
+            return "image_size is for images, the data set holds texts; leave it out"
+        if kind == "images" and self.max_length is not None:
+            return "max_length is for texts, the data set holds images; leave it out"
+        return None

@@ -10,7 +10,6 @@ from director.data.dataset import Dataset
 from director.data.examples import Augmentation, ImageExamples, Normalisation, TextExamples
 from director.data.texts import Texts
 from director.errors import InputError
-from director.models.transformers import TextEmbedding
 from director.path.cache import TrajectoryCache
 
 
@@ -23,12 +22,16 @@ def examples_for(
 ) -> ImageExamples | TextExamples:
     """What a backbone, or a student, sees of a data set: texts as its own tokens, or images.
 
-    normalisation, augmentation, seed: of `ImageExamples`. Raises InputError if the model reads the other kind.
+    normalisation, augmentation, seed: of `ImageExamples`; without a normalisation that of a pretrained model. Raises
+    InputError if the model reads the other kind.
     """
-    if isinstance(model.embedding, TextEmbedding):
-        return TextExamples(dataset, model.embedding.tokenizer, model.embedding.tokens)
+    settings = model.settings["backbone"]["settings"] if "backbone" in model.settings else model.settings
+    if "tokenizer" in settings:
+        return TextExamples(dataset, settings["tokenizer"], settings["max_length"])
     if isinstance(dataset.inputs, Texts):
         raise InputError(f"{dataset.name} holds texts, not images; use a text model with it")
+    if normalisation is None and (own := settings.get("normalisation")):
+        normalisation = Normalisation(**own)
     return ImageExamples(dataset, normalisation, augmentation, seed)
 
 

@@ -19,7 +19,7 @@ from director.code_digest import code_digest
 from director.data.dataset import Dataset
 from director.data.examples import Augmentation, ImageExamples, Normalisation, TextExamples
 from director.data.splits import load_split
-from director.device import device_name, resolve_device
+from director.device import device_name, peak_memory_bytes, reset_peak_memory, resolve_device
 from director.errors import InputError
 from director.files import file_digest, read_json, reading, replacing, write_json, write_text
 from director.models.weights import parameter_count, save_model
@@ -28,7 +28,7 @@ from director.numbers.predictions import Predictions
 from director.provenance import git_commit, versions
 from director.settings.training import Compute, Training
 from director.training.examples import examples_for
-from director.training.fit import fit
+from director.training.fit import Fit, fit
 from director.training.predict import Randomness, predict
 from director.training.resume import remove_state
 
@@ -108,44 +108,17 @@ class TrainingJob:
         of the predictions on the validation part that choose the epoch. seconds_before: of the trainings that this one
         builds on. early: write the weights of the epoch with the lowest validation NLL, too.
         """
-        folder, labels = Path(self.folder), validation.dataset.labels
-        origin = {
-            "seed": self.seed,
-            "data": validation.dataset.about["fingerprint"],
-            "split": file_digest(self.split_file),
-            "training": training.model_dump(),
-            "normalisation": self.normalisation and self.normalisation.model_dump(),
-            "augmentation": self.augmentation and self.augmentation.model_dump(),
-            "precision": self.precision,
-            **origin,
-        }
-
-        def validate() -> dict[str, float]:
-            output = predict(
-                network,
-                validation,
-                randomness=randomness,
-                samples=samples,
-                seed=self.seed,
-                batch_size=self.predict_batch,
-                device=self.device,
-                precision=self.precision,
-            )
-            predictions = Predictions(output.logits, labels)
-            numbers = {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
-            # undefined for labels of one class
-            return numbers | ({"val_mcc": mcc(predictions)} if len(np.unique(labels)) > 1 else {})
-
+        origin = self._origin(validation, {"training": training.model_dump(), **origin})
         # A state is resumed only by the code that wrote it.
         code = code_digest(f"{loss.__module__}:{loss.__qualname__.split('.')[0]}")
         outcome = fit(
             network,
             loss,
-            validate,
+            lambda: self._validation_numbers(network, validation, randomness, samples),
             train,
             training,
             seed=self.seed,
-            state_file=folder / STATE,
+            state_file=Path(self.folder, STATE),
             identity={**origin, "code": code, "torch": versions("torch")},
             device=self.device,
             precision=self.precision,
@@ -153,6 +126,52 @@ class TrainingJob:
             penalties=penalties,
             annealing=annealing,
         )
+        self._write(network, outcome, origin, seconds_before, early)
+        remove_state(Path(self.folder, STATE))
+
+    def keep(self, network: nn.Module, validation: ImageExamples | TextExamples, origin: Mapping[str, Any]) -> None:
+        """Write `network` as it is, in place of a training: its history is one row, of epoch 0."""
+        network.to(self.device).eval()
+        reset_peak_memory(self.device)
+        row = {"epoch": 0, **self._validation_numbers(network, validation, "none", 1)}
+        outcome = Fit([row], 0, 0, {0: network.state_dict()}, 0.0, peak_memory_bytes(self.device))
+        self._write(network, outcome, self._origin(validation, {"training": None, **origin}), 0.0, early=True)
+
+    def _origin(self, validation: ImageExamples | TextExamples, more: Mapping[str, Any]) -> dict[str, Any]:
+        """All that the weights depend on, as JSON."""
+        return {
+            "seed": self.seed,
+            "data": validation.dataset.about["fingerprint"],
+            "split": file_digest(self.split_file),
+            "normalisation": self.normalisation and self.normalisation.model_dump(),
+            "augmentation": self.augmentation and self.augmentation.model_dump(),
+            "precision": self.precision,
+            **more,
+        }
+
+    def _validation_numbers(
+        self, network: nn.Module, validation: ImageExamples | TextExamples, randomness: Randomness, samples: int
+    ) -> dict[str, float]:
+        output = predict(
+            network,
+            validation,
+            randomness=randomness,
+            samples=samples,
+            seed=self.seed,
+            batch_size=self.predict_batch,
+            device=self.device,
+            precision=self.precision,
+        )
+        labels = validation.dataset.labels
+        predictions = Predictions(output.logits, labels)
+        numbers = {"val_accuracy": accuracy(predictions), "val_nll": nll(predictions)}
+        # undefined for labels of one class
+        return numbers | ({"val_mcc": mcc(predictions)} if len(np.unique(labels)) > 1 else {})
+
+    def _write(
+        self, network: nn.Module, outcome: Fit, origin: Mapping[str, Any], seconds_before: float, early: bool
+    ) -> None:
+        folder = Path(self.folder)
         machine = {"device": device_name(self.device), "threads": self.compute.threads}
         epochs = {"best_epoch": outcome.best_epoch, "early_epoch": outcome.early_epoch}
         notes = {**(self.about or {}), **origin, **epochs, "versions": versions("torch", "numpy")}
@@ -177,4 +196,3 @@ class TrainingJob:
         write_json(folder / COST, cost)
         text = yaml.safe_dump({**notes, **machine, "compile": self.compute.compile}, sort_keys=False)
         write_text(folder / SETTINGS, text)
-        remove_state(folder / STATE)

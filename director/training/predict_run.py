@@ -18,6 +18,7 @@ from director.methods import Randomness
 from director.models.weights import load_model, parameter_count
 from director.numbers.predictions import Predictions, expected_entropy, mutual_information, predictive_entropy
 from director.numbers.suites import Made, write_suites
+from director.path.students import load_student
 from director.provenance import fingerprint, git_commit, versions
 from director.settings.suite import Suite
 from director.settings.training import Compute
@@ -31,6 +32,7 @@ DEPTH = "depth.npz"  # <suite>.depth.npz lies beside the predictions of a studen
 def predict_run(
     *,
     weights_file: str | Path,
+    teacher_file: str | Path | None = None,
     training_cost_file: str | Path,
     split_file: str | Path,
     dataset_folders: Mapping[str, str | Path],
@@ -49,13 +51,13 @@ def predict_run(
 ) -> None:
     """Write the predictions of every suite into `folder`, see `director.numbers.suites.write_suites`.
 
-    dataset_folders: by name of data set. samples: the numbers of samples that rows of the table have; the file holds
-    the largest, and on `test` the time of each is taken. profile: the weights are a student's, whose uncertainty along
-    its path is written as <suite>.depth.npz: variance float32 [N, L] (`Output.profile`) and, for S > 1,
-    predictive_entropy, expected_entropy and mutual_information float64 [N], in nats. about: experiment, backbone,
-    method and the like. fit_noise: gives the noise scale with which every suite is made, from a
-    function that gives the predictions on the suite `val` with a scale and the most samples, see
-    `director.training.noise_scale`; None: the noise as it was trained.
+    teacher_file: of the teacher, where the weights are a student's. dataset_folders: by name of data set. samples: the
+    numbers of samples that rows of the table have; the file holds the largest, and on `test` the time of each is taken.
+    profile: the weights are a student's, whose uncertainty along its path is written as <suite>.depth.npz: variance
+    float32 [N, L] (`Output.profile`) and, for S > 1, predictive_entropy, expected_entropy and mutual_information
+    float64 [N], in nats. about: experiment, backbone, method and the like. fit_noise: gives the noise scale with which
+    every suite is made, from a function that gives the predictions on the suite `val` with a scale and the most
+    samples, see `director.training.noise_scale`; None: the noise as it was trained.
 
     Suites that an earlier, killed job has finished are kept. The same seed on the same machine gives the same bytes;
     seconds are in the cost file, without the time to load.
@@ -63,7 +65,10 @@ def predict_run(
     device = resolve_device(compute.device)
     set_threads(compute.threads)
     train_seconds = read_train_seconds(training_cost_file)
-    model, _ = load_model(weights_file, device)
+    if teacher_file is None:
+        model, _ = load_model(weights_file, device)
+    else:
+        model, _ = load_student(weights_file, device, teacher_file)
     if profile and (not has_steps(model) or randomness != "noise"):
         raise InputError(
             f"{weights_file}: {type(model).__name__} with randomness {randomness} has no path to roll out; give the "

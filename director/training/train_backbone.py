@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,19 +12,21 @@ from torch import Tensor
 from director.data.dataset import Dataset
 from director.data.texts import Texts
 from director.data.tokenizer import pretrained_tokenizer, train_tokenizer
-from director.device import seeded, set_threads
+from director.device import seeded, set_threads, to_device
 from director.errors import InputError
+from director.models.pretrained import pretrained_classifier
 from director.models.transformers import ImageTransformer, TextTransformer, Transformer, pretrained_embedding
 from director.noise import BatchNoise
+from director.path.residual import check_path, path_of
 from director.provenance import fingerprint
-from director.settings.model import ImageModel, TextModel
+from director.settings.model import ImageModel, PretrainedModel, TextModel
 from director.settings.training import Training
 from director.training.job import TrainingJob
 
 
 def train_backbone(
     job: TrainingJob,
-    model: ImageModel | TextModel,
+    model: ImageModel | TextModel | PretrainedModel,
     training: Training,
     attention: Mapping[str, Any] | None = None,
     penalties: Mapping[str, float] | None = None,
@@ -32,7 +35,8 @@ def train_backbone(
     """Train a transformer by maximum likelihood and write it into the job's folder, also as it was when stopped early.
 
     model: for texts, a tokenizer of `vocabulary` tokens is trained on the training part, or a pretrained `tokenizer` is
-    taken; `embedding` is a pretrained encoder whose token table is the start. attention: see `Transformer`. penalties:
+    taken; `embedding` is a pretrained encoder whose token table is the start. A pretrained model is fine-tuned, or
+    written as it is (`fine_tune`). attention: see `Transformer`. penalties:
     weights of what the attention layers add to the loss, for kernel-eigenpair attention cross-entropy + ksvd J^2 +
     kl KL (Chen et al., ICML 2024), for sparse Gaussian process attention cross-entropy + kl KL (Chen and Li, ICLR
     2023), with one sample of their noise per step; validation is one pass without noise. annealing: see `fit`.
@@ -41,6 +45,9 @@ def train_backbone(
     """
     set_threads(job.compute.threads)
     part, _ = job.parts
+    if isinstance(model, PretrainedModel):
+        train_pretrained(job, model, training)
+        return
     with seeded(torch.device("cpu"), job.seed):
         network = _fresh_model(part, model, attention)
     train, validation = job.examples(network)
@@ -64,12 +71,47 @@ def train_backbone(
     job.run(network, loss, train, validation, training, origin, early=True, penalties=weights, annealing=annealing)
 
 
-def _fresh_model(part: Dataset, model: ImageModel | TextModel, attention: Mapping[str, Any] | None) -> Transformer:
+def train_pretrained(job: TrainingJob, model: PretrainedModel, training: Training) -> None:
+    """Fine-tune a pretrained model by maximum likelihood, or take it as it is, and write it as `train_backbone` does.
+
+    Raises InputError, before anything is trained, if the model cannot be built (`pretrained_classifier`), reads
+    something else than the data set holds, or has no path that gives its own logits.
+    """
+    part, _ = job.parts
+    _check_classes(part, model)
+    reads = "texts" if isinstance(part.inputs, Texts) else "images"
+    if fault := model.fault_with(reads):
+        raise InputError(f"model.{fault}")
+    if reads == "images" and part.inputs.shape[3] != model.channels:
+        raise InputError(
+            f"{part.name} has images of {part.inputs.shape[3]} channels, the model {model.channels}; set model.channels"
+        )
+    with seeded(torch.device("cpu"), job.seed):
+        network, start = pretrained_classifier(model, reads, job.normalisation is not None)
+    train, validation = job.examples(network)
+    first, _ = train.batch(np.arange(min(2, len(train))))
+    check_path(path_of(network), to_device(first, torch.device("cpu")))
+
+    def loss(inputs: Any, labels: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(network(inputs), labels)}
+
+    origin = {"model": model.model_dump(), "start": start}
+    if model.fine_tune:
+        job.run(network, loss, train, validation, training, origin, early=True)
+    else:
+        job.keep(network, validation, origin)
+
+
+def _check_classes(part: Dataset, model: ImageModel | TextModel | PretrainedModel) -> None:
     classes = int(part.labels.max()) + 1
     if classes != model.classes:
         raise InputError(
             f"{part.name} has {classes} classes, the model {model.classes}; set model.classes to {classes}"
         )
+
+
+def _fresh_model(part: Dataset, model: ImageModel | TextModel, attention: Mapping[str, Any] | None) -> Transformer:
+    _check_classes(part, model)
     has_texts = isinstance(part.inputs, Texts)
     if has_texts is not isinstance(model, TextModel):
         holds, reads, kind = ("texts", "images", "text") if has_texts else ("images", "texts", "image")

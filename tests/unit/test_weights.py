@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from director.data.tokenizer import load_tokenizer, train_tokenizer
 from director.errors import InputError
+from director.models.pretrained import PretrainedClassifier
 from director.models.student import StudentNetwork
 from director.models.transformers import ImageTransformer, TextTransformer
 from director.models.weights import FORMAT, KINDS, load_model, save_model
@@ -135,7 +136,7 @@ def test_unusable_model_files_are_named(tmp_path):
         (None, "director did not write"),
         ([], "director did not write"),
         ({"format": FORMAT, "kind": "image_transformer"}, "director did not write"),
-        (header("resnet"), "kind 'resnet'; this version knows image_transformer, text_transformer, director"),
+        (header("resnet"), "kind 'resnet'; this version knows image_transformer, text_transformer, pretrained, director"),
         (header(colour=1), "do not fit.*colour"),
         (header(depth=2), "do not fit.*blocks.2"),
         (header(classes=6), "do not fit.*size mismatch"),
@@ -182,7 +183,7 @@ def test_the_header_says_its_format(tmp_path):
 
 
 def test_kinds_are_classes_with_that_kind():
-    assert set(KINDS.values()) == {ImageTransformer, TextTransformer, StudentNetwork}
+    assert set(KINDS.values()) == {ImageTransformer, TextTransformer, PretrainedClassifier, StudentNetwork}
     assert all(model.kind == kind for kind, model in KINDS.items())
 
 

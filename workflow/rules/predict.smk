@@ -32,6 +32,7 @@ rule predict:
 use rule predict as predict_student with:
     input:
         weights=lambda wildcards: student_file(wildcards, "model.safetensors"),
+        teacher=f"{BACKBONE}/model.safetensors",
         training_cost=lambda wildcards: ancient(student_file(wildcards, "cost.json")),
         manifests=lambda wildcards: raw(*PLAN.datasets(wildcards.experiment)),
         split=f"{BACKBONE}/split.npz",
@@ -49,6 +50,7 @@ use rule predict as predict_student with:
 rule predict_student_noise:
     input:
         weights=lambda wildcards: student_file(wildcards, "model.safetensors"),
+        teacher=f"{BACKBONE}/model.safetensors",
         training_cost=lambda wildcards: ancient(student_file(wildcards, "cost.json")),
         manifests=lambda wildcards: raw(*PLAN.datasets(wildcards.experiment)),
         split=f"{BACKBONE}/split.npz",

@@ -11,6 +11,7 @@ folders = [Path(manifest).parent for manifest in snakemake.input.manifests]
 names = {key: snakemake.wildcards[key] for key in ("experiment", "backbone", "method")}
 predict_run(
     weights_file=snakemake.input.weights,
+    teacher_file=snakemake.input.get("teacher"),
     training_cost_file=snakemake.input.training_cost,
     split_file=snakemake.input.split,
     dataset_folders={folder.name: folder for folder in folders},
