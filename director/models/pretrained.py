@@ -155,6 +155,7 @@ def _from_timm(
 
     name, own, origin = config["architecture"], config.get("num_classes", 0), f"model.source {model.source}"
     known = dict(config.get("pretrained_cfg") or {})
+    size = model.image_size or known.get("input_size", [None])[-1]
     if reads != "images":
         raise InputError(f"{origin}: timm's {name} reads images, but the data set holds texts; give a model of texts")
     if not model.fine_tune and own != model.classes:
@@ -164,7 +165,7 @@ def _from_timm(
         "num_classes": model.classes,
         "in_chans": model.channels,
         **dict.fromkeys(TIMM_DROPOUTS, model.dropout),
-        **({"img_size": model.image_size} if model.image_size else {}),
+        **({"img_size": size} if size else {}),
         **config.get("model_args", {}),
     }
     try:
@@ -178,7 +179,8 @@ def _from_timm(
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise _not_built(model, name, error) from error
     _refuse_other_weights(model, name, set(network.state_dict()) - set(tensors), network.pretrained_cfg["classifier"])
-    found, size = network.pretrained_cfg, model.image_size or network.pretrained_cfg["input_size"][-1]
+    found = network.pretrained_cfg
+    size = size or found["input_size"][-1]
     return network, {
         "architecture": {"name": name, **architecture, "img_size": size},
         "image_size": size,
@@ -218,7 +220,7 @@ def _from_transformers(
         raise _not_built(model, read_json(folder / CONFIG).get("model_type", "a model"), error) from error
     other = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     inner = {key for key in other if key.startswith(f"{network.base_model_prefix}.") and ".pooler." not in key}
-    _refuse_other_weights(model, config.model_type, other if inner or not model.fine_tune else set())
+    _refuse_other_weights(model, config.model_type, inner if model.fine_tune else other)
     described = json.loads(config.to_json_string(use_diff=False)) | {"dtype": "float32"}
     # without the folder that it came from, and the version that read it
     own = {key: value for key, value in described.items() if not key.startswith("_") and key != "transformers_version"}

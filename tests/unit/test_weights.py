@@ -136,7 +136,10 @@ def test_unusable_model_files_are_named(tmp_path):
         (None, "director did not write"),
         ([], "director did not write"),
         ({"format": FORMAT, "kind": "image_transformer"}, "director did not write"),
-        (header("resnet"), "kind 'resnet'; this version knows image_transformer, text_transformer, pretrained, director"),
+        (
+            header("resnet"),
+            "kind 'resnet'; this version knows image_transformer, text_transformer, pretrained, director",
+        ),
         (header(colour=1), "do not fit.*colour"),
         (header(depth=2), "do not fit.*blocks.2"),
         (header(classes=6), "do not fit.*size mismatch"),
