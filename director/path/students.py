@@ -7,8 +7,8 @@ import torch
 
 from director.errors import InputError
 from director.files import file_digest
-from director.models.pretrained import PretrainedClassifier
 from director.models.student import StudentNetwork
+from director.models.transformers import BACKBONES
 from director.models.weights import load_model, read_saved, rebuilt
 from director.path.residual import path_of, student_of
 from director.settings.training import Kernel
@@ -28,7 +28,7 @@ def load_student(
         raise InputError(
             f"{path}: a model of kind {saved.kind!r} has no path to roll out; give the weights of a student"
         )
-    if saved.settings["backbone"]["kind"] != PretrainedClassifier.kind:
+    if saved.settings["backbone"]["kind"] in BACKBONES:
         return rebuilt(path, saved, lambda: StudentNetwork.from_settings(saved.settings), device), saved.about
     found, expected = file_digest(teacher_file), saved.about.get("teacher")
     if found != expected:

@@ -22,11 +22,19 @@ JOBS = {  # name -> arguments of Plan.code
     "predict kep": ["predict", "digits", "kep_svgp_1", {"weights": "backbone"}],
     "predict sgpa": ["predict", "digits", "sgpa_1", {"weights": "backbone"}],
     "predict student": ["predict", "digits", "softmax", {"weights": "student"}],
+    "train minilm": ["train_backbone", "minilm-cola-cpu", "softmax", {}],
+    "cache minilm": ["cache_trajectory", "minilm-cola-cpu", "softmax", {}],
+    "train student of minilm": ["train_student", "minilm-cola-cpu", "softmax", {}],
+    "predict minilm": ["predict", "minilm-cola-cpu", "softmax", {"weights": "backbone"}],
+    "predict student of minilm": ["predict", "minilm-cola-cpu", "softmax", {"weights": "student"}],
     **{name: [name, None, None, {}] for name in ("scale", "pool_ensemble", "measure", "compare", "tabulate")},
     **{name: [name, None, None, {}] for name in ("plot_severity", "plot_reliability", "publish_runs")},
 }
-TRAININGS = {"train softmax", "train kep", "train sgpa", "train imdb", "train student"}
-PREDICTIONS = {"predict mle", "predict kep", "predict sgpa", "predict student"}
+STUDENTS_OF_MINILM = {"train student of minilm", "predict student of minilm"}
+TRAININGS = {"train softmax", "train kep", "train sgpa", "train imdb", "train student", "train minilm"}
+TRAININGS |= {"train student of minilm"}
+PREDICTIONS = {"predict mle", "predict kep", "predict sgpa", "predict student", "predict minilm"}
+PREDICTIONS |= {"predict student of minilm"}
 EDITS = {
     "a new metric": (
         "numbers/metrics.py",
@@ -51,13 +59,25 @@ EDITS = {
         "models/kernel.py",
         "LOG_VARIANCE_START = -3.0",
         "LOG_VARIANCE_START = -2.0",
-        {"train student", "predict student"},
+        {"train student", "predict student"} | STUDENTS_OF_MINILM,
     ),
     "the path of other people's models": (
         "path/transformers_models.py",
         "return torch.cat([-second, first], dim=-1)",
         "return torch.cat([second, -first], dim=-1)",
-        set(),
+        {"train minilm", "cache minilm"} | STUDENTS_OF_MINILM,
+    ),
+    "how texts reach a pretrained model": (
+        "models/pretrained.py",
+        '"attention_mask": inputs["mask"].long()',
+        '"attention_mask": inputs["mask"].int()',
+        {"train minilm", "cache minilm", "predict minilm"} | STUDENTS_OF_MINILM,
+    ),
+    "how a checkpoint is read": (
+        "models/pretrained.py",
+        "positions -= config.pad_token_id + 1",
+        "positions -= config.pad_token_id",
+        {"train minilm"},
     ),
     "kernel-eigenpair attention": (
         "models/attention.py",
@@ -101,7 +121,7 @@ EDITS = {
 }
 
 
-PLAN = Plan.load({"experiments": ["digits", "imdb-cpu"]}, ROOT / "config/config.yaml")
+PLAN = Plan.load({"experiments": ["digits", "imdb-cpu", "minilm-cola-cpu"]}, ROOT / "config/config.yaml")
 
 
 @pytest.fixture(scope="module")

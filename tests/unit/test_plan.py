@@ -7,7 +7,17 @@ import yaml
 
 from director.errors import InputError
 from director.methods import POOLED
-from director.plan import ATTENTIONS, MODELS, STUDENT_MODEL, TRANSFORMER_PATH, Job, Plan, Run, refuse_earlier_layout
+from director.plan import (
+    ATTENTIONS,
+    MODELS,
+    PRETRAINED_PATHS,
+    STUDENT_MODEL,
+    TRANSFORMER_PATH,
+    Job,
+    Plan,
+    Run,
+    refuse_earlier_layout,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config/config.yaml"
@@ -43,8 +53,9 @@ def test_every_row_of_every_experiment_has_its_runs_and_options(plan, experiment
             options = plan.prediction_options(experiment, name)
             assert (options["randomness"] == "none") is (options["samples"] == [1] and method.samples is None)
             assert list(options["suites"])[:2] == ["val", "test"]
-        if method.weights == "student" or plan.method(experiment, method.scales or name).weights == "student":
-            assert (method.scales or name) in plan.students(experiment, backbone)
+        predicted = plan.predicted(experiment, name)
+        if predicted.weights == "student":
+            assert predicted.student in plan.students(experiment, backbone)
     trained = plan.trained(experiment)
     assert len(trained) == len(set(trained)) and {job.method for job in trained} >= {"backbone"}
 
@@ -102,7 +113,9 @@ def test_results_of_an_earlier_layout_are_refused_by_name(tmp_path):
         refuse_earlier_layout(tmp_path)
 
 
-@pytest.mark.parametrize("definition", [*MODELS.values(), *ATTENTIONS.values(), STUDENT_MODEL, TRANSFORMER_PATH])
+@pytest.mark.parametrize(
+    "definition", [*MODELS.values(), *ATTENTIONS.values(), STUDENT_MODEL, TRANSFORMER_PATH, *PRETRAINED_PATHS]
+)
 def test_definitions_that_the_plan_names_exist(definition):
     import pkgutil
 

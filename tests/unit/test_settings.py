@@ -311,6 +311,58 @@ def test_a_wrong_setting_of_a_text_experiment_is_one_line_too(tmp_path, section,
     assert any(all(word in line for word in [str(file), *words]) for line in lines), lines
 
 
+PRETRAINED = {"kind": "pretrained", "source": "an/encoder", "max_length": 24, "classes": 2}
+ON_SOFTMAX = {"softmax": ["mle", "mc_dropout", "director"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"methods": {"softmax": ["mle"], "kep_svgp_1": ["kep_svgp"]}},
+            [
+                "methods: backbone kep_svgp_1: a model of kind pretrained has softmax attention",
+                "use the backbone softmax",
+            ],
+        ),
+        ({"methods": {"softmax": ["mle"], "sgpa_all": ["sgpa"]}}, ["backbone sgpa_all: a model of kind pretrained"]),
+        ({"methods": {"softmax": ["mle", "sgpa"]}}, ["sgpa on softmax: no such posterior"]),
+        ({"model": {"max_length": None}}, ["model.max_length is missing", "set it"]),
+        ({"model": {"image_size": 224}}, ["model.image_size is for images", "leave it out"]),
+        ({"model": {"last": 3, "states_every": 2}}, ["model:", "states_every 2 does not divide last 3"]),
+        ({"model": {"source": ""}}, ["model.source"]),
+        ({"model": {"depth": 4}}, ["model.depth: unknown key"]),
+        ({"model": {"dropout": 0.0}}, ["mc_dropout needs model.dropout above 0"]),
+        (
+            {"model": {"fine_tune": False}, "seeds": [0, 1], "methods": {"softmax": ["mle", "ensemble"]}},
+            ["methods: ensemble: with model.fine_tune false the model is the same for every seed"],
+        ),
+    ],
+)
+def test_a_wrong_setting_of_a_pretrained_model_is_one_line_too(tmp_path, changes, words):
+    file = tmp_path / "wrong.yaml"
+    content = TEXT | {"model": PRETRAINED, "methods": ON_SOFTMAX}
+    file.write_text(yaml.safe_dump(content))
+    assert load_experiment(file).model.kind == "pretrained"
+    file.write_text(yaml.safe_dump(content | changes | {"model": PRETRAINED | changes.get("model", {})}))
+    with pytest.raises(InputError) as caught:
+        load_experiment(file)
+    lines = str(caught.value).splitlines()
+    assert any(all(word in line for word in [str(file), *words]) for line in lines), lines
+
+
+def test_a_pretrained_model_of_images_needs_no_normalisation_but_may_have_one():
+    model = {"kind": "pretrained", "source": "timm/a_vit", "classes": 10, "channels": 1}
+    data = digits().model_dump()["data"]
+    for normalisation in (None, data["normalisation"]):
+        chosen = digits(model=model, data=data | {"normalisation": normalisation}, methods={"softmax": ["mle"]})
+        assert chosen.model.fine_tune and chosen.model.image_size is None
+    with pytest.raises(ValueError, match="normalisation has 1 means, 1 stds for 3 channels"):
+        digits(model=model | {"channels": 3}, methods={"softmax": ["mle"]})
+    with pytest.raises(ValueError, match=r"model\.max_length is for texts, the data set holds images"):
+        digits(model=model | {"max_length": 4}, methods={"softmax": ["mle"]})
+
+
 def test_sparse_gaussian_process_attention_reads_texts():
     """And then kep_svgp.variant, which no backbone has, does not matter."""
     methods = {"softmax": ["mle"], "sgpa_all": ["sgpa", "director"]}
