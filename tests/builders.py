@@ -12,6 +12,7 @@ from director.data.dataset import Dataset
 from director.data.examples import Augmentation, Normalisation
 from director.data.splits import write_split
 from director.data.texts import Texts
+from director.data.tokenizer import load_tokenizer, train_tokenizer
 from director.models.student import StudentNetwork
 from director.models.transformers import ImageTransformer
 from director.path.residual import path_of, student_of
@@ -42,6 +43,14 @@ STUDENT = Student(kernel=KERNEL, losses=LOSSES, training=TRAINING, selection_sam
 NORMALISATION = Normalisation(scale=255.0, mean=[0.5], std=[0.3])
 AUGMENTATION = Augmentation(padding=1, flip=True)
 CPU = Compute(device="cpu")
+CHECKPOINT_SIZES = {  # of a tiny checkpoint of transformers
+    "hidden_size": 12,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 8,
+    "vocab_size": 60,
+    "max_position_embeddings": 16,
+}
 OF_TEXTS = {"normalisation": None, "augmentation": None}  # changes that make a job one of texts
 
 
@@ -93,6 +102,25 @@ def words(folder: Path, texts: list[str] | None = None, labels: np.ndarray | Non
     Dataset.clean("words", Texts.of(texts or sentences()), labels).save(folder / "data")
     write_split(folder / "split.npz", PARTS)
     return folder
+
+
+def text_checkpoint(folder: Path, network: Any) -> Path:
+    """Write a checkpoint of transformers, with a tokenizer made of the sentences; gives the folder."""
+    import transformers
+
+    tokenizer = load_tokenizer(train_tokenizer(sentences(), 60))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained(folder)
+    network.save_pretrained(folder)
+    return folder
+
+
+def bert_checkpoint(folder: Path, kind: type | None = None) -> Path:
+    """Write a BERT with fresh weights, without a head unless `kind` is a class that has one; gives the folder."""
+    import transformers
+
+    torch.manual_seed(0)
+    return text_checkpoint(folder, (kind or transformers.BertModel)(transformers.BertConfig(**CHECKPOINT_SIZES)))
 
 
 def random_model(seed: int = 0, **changes: Any) -> ImageTransformer:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from builders import (
+    CHECKPOINT_SIZES,
     COUNT,
     CPU,
     NORMALISATION,
@@ -18,10 +19,11 @@ from builders import (
     PARTS,
     STUDENT,
     TRAINING,
+    bert_checkpoint,
     cached_path,
     changed,
     history,
-    sentences,
+    text_checkpoint,
     trained_backbone,
     trained_student,
     words,
@@ -30,7 +32,6 @@ from safetensors.torch import load_file, save_file
 
 from director.data.dataset import Dataset
 from director.data.splits import write_split
-from director.data.tokenizer import load_tokenizer, train_tokenizer
 from director.errors import InputError
 from director.files import file_digest, read_json
 from director.models.pretrained import PretrainedClassifier
@@ -47,25 +48,10 @@ from director.training.predict_run import predict_run
 
 SHORT = changed(TRAINING, epochs=2, learning_rate=1e-3, final_learning_rate=0.0)
 TAUGHT = changed(STUDENT, training=SHORT, trajectory={"views": 1})
-SIZES = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 8}
-
-
-def text_checkpoint(folder, network):
-    """A checkpoint of transformers with a tokenizer of its own; the network's table has room for its pieces."""
-    tokenizer = load_tokenizer(train_tokenizer(sentences(), 60))
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    fast.save_pretrained(folder)
-    network.save_pretrained(folder)
-    return folder
-
-
-def bert(folder, **changes):
-    config = transformers.BertConfig(**SIZES, vocab_size=60, max_position_embeddings=16)
-    return text_checkpoint(folder, changes.get("kind", transformers.BertModel)(config))
 
 
 def qwen2(folder):
-    config = transformers.Qwen2Config(**SIZES, vocab_size=60, num_key_value_heads=1, max_position_embeddings=16)
+    config = transformers.Qwen2Config(**CHECKPOINT_SIZES, num_key_value_heads=1)
     return text_checkpoint(folder, transformers.Qwen2Model(config))
 
 
@@ -82,7 +68,7 @@ def vit(folder, classes=5, channels=3):
     return folder
 
 
-CHECKPOINTS = {"bert": bert, "qwen2": qwen2, "vit": vit}
+CHECKPOINTS = {"bert": bert_checkpoint, "qwen2": qwen2, "vit": vit}
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +271,7 @@ def test_a_classifier_is_taken_as_it_is(tmp_path, name):
     if name == "vit":
         vit(tmp_path / "checkpoint", classes=2)
     else:
-        bert(tmp_path / "checkpoint", kind=transformers.BertForSequenceClassification)
+        bert_checkpoint(tmp_path / "checkpoint", transformers.BertForSequenceClassification)
     folder = fine_tuned(tmp_path, name, fine_tune=False)
     tensors, start = load_file(folder / "model.safetensors"), load_file(tmp_path / "checkpoint/model.safetensors")
     assert all(torch.equal(tensors[f"network.{key}"], tensor) for key, tensor in start.items())
@@ -396,7 +382,7 @@ def test_sources_that_are_not_there_are_named(tmp_path, monkeypatch):
 
 def test_images_and_texts_do_not_meet(tmp_path):
     data(tmp_path, "vit")
-    bert(tmp_path / "checkpoint")
+    bert_checkpoint(tmp_path / "checkpoint")
     with pytest.raises(InputError, match=r"model\.max_length is for texts, the data set holds images"):
         fine_tuned(tmp_path, "bert")
     shutil.rmtree(tmp_path / "data")
