@@ -111,9 +111,7 @@ class Director(nn.Module):
             raise InputError("path is a view of another model; make it of the one that is given")
         chosen = last
         if last is None:
-            third = default_last(path.steps)
-            # the third that whole steps fill; where none does, PartialPath says what fits
-            last = max(third - third % states_every, states_every) if 1 <= states_every <= path.steps else third
+            last = default_last(path.steps, states_every)
         part = PartialPath(path, last, states_every)
         if verbose:
             print(_found(path, part, chosen))

@@ -105,11 +105,10 @@ class FrozenPrefix(nn.Module):
 
 
 def default_last(steps: int, states_every: int = 1) -> int:
-    """How many of its steps to replace in a pretrained model: the last third, at least one, a multiple of
-    `states_every`.
+    """How many of its steps to replace in a pretrained model: the last third that steps of `states_every` fill.
 
     A kernel starts from nothing, so what it replaces forgets the pretraining, and a small data set cannot teach it
-    again.
+    again. Where no whole step fits, the third: `PartialPath` says what does.
     """
-    third = round(steps / 3)
-    return max(states_every, third - third % states_every)
+    third = max(1, round(steps / 3))
+    return max(third - third % states_every, states_every) if 1 <= states_every <= steps else third

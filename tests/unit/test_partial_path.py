@@ -222,3 +222,8 @@ def test_a_student_shares_nothing_that_it_trains():
 @pytest.mark.parametrize(("steps", "last"), [(1, 1), (2, 1), (4, 1), (5, 2), (6, 2), (7, 2), (12, 4), (24, 8)])
 def test_of_a_pretrained_model_the_last_third_is_replaced(steps, last):
     assert default_last(steps) == last
+
+
+@pytest.mark.parametrize(("every", "last"), [(2, 4), (3, 3), (5, 5), (12, 12), (13, 4), (0, 4)])
+def test_the_third_is_one_of_whole_steps(every, last):
+    assert default_last(12, every) == last
