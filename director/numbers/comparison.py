@@ -148,6 +148,11 @@ def resampled(draws: Draws, run: Predictions, metrics: Sequence[str]) -> dict[st
     return {name: values[name] for name in metrics}
 
 
+def resampled_by_cell(draws: Draws, run: Predictions, metrics: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Metrics (of BY_SUMS) [R, K] of a run that is aligned with `draws`: in each replicate, in each of its cells."""
+    return {name: BY_SUMS[name](draws, run) for name in metrics}
+
+
 def resampled_detection(inside: Draws, run: Predictions, outside: Draws, foreign: Predictions) -> dict[str, Values]:
     """How well the largest probability tells `run` from `foreign`, each drawn on its own: auroc and fpr95 [R]."""
     scores = np.concatenate([run.confidence, foreign.confidence])

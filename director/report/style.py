@@ -1,10 +1,14 @@
-"""How every figure looks, what it calls a row of the table, and how it is saved."""
+"""How every figure looks, what it calls a row of the table and how it draws it, and how it is saved."""
 
+import colorsys
 import os
-import warnings
+import re
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 # What the user has set for other plots is not ours, and a backend named in a notebook may not even be installed here.
 # Matplotlib reads both when it is imported; figures take it from here.
@@ -12,19 +16,177 @@ os.environ["MPLBACKEND"] = "svg"
 os.environ["MATPLOTLIBRC"] = os.devnull
 
 import matplotlib
-import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, NullLocator
 
 from director.files import replacing
+from director.methods import ATTENTIONS, METHODS, NOISE, STUDENT, TEMPERATURE
 from director.numbers.predictions import Predictions
 from director.numbers.suites import load_suite
 
-# seaborn 0.13.2 calls pandas and matplotlib in ways they have since deprecated; nothing a reader of a log can act on
-warnings.filterwarnings("ignore", module="seaborn")
-DASHES = ("-", "--", "-.", ":")  # curves that lie on each other stay visible
-SETTINGS = {"svg.hashsalt": "director", "svg.fonttype": "none", "figure.dpi": 100, "savefig.bbox": "tight"}
+# What a method is at heart -> its colour (of Okabe and Ito 2008, told apart by colour-blind readers) and its marker,
+# which says the same in grey. Any other gets one of SPARE by its name.
+FAMILIES = {
+    "mle": ("#222222", "o"),
+    "mc_dropout": ("#CC79A7", "s"),
+    "ensemble": ("#009E73", "^"),
+    "kep_svgp": ("#0072B2", "D"),
+    "sgpa": ("#56B4E9", "v"),
+    STUDENT.name: ("#D55E00", "P"),
+}
+SPARE = (("#E69F00", "X"), ("#882255", "p"), ("#999933", "h"), ("#44AA99", ">"), ("#AA4499", "<"))
+# what is made of a method -> the stroke that it adds to the line, in points; a method as it is has a solid one
+STROKES = {"early": 3.0, "temperature": 6.0, "noise": 1.0}
+GAP = 1.6
+# a row of another backbone is lighter: share of white at most
+WHITE = 0.6
+# sizes in inches: a page is as wide as the text of a report, and a figure as high as it needs
+WIDTH = 10.0
+SETTINGS = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "0.7",
+    "axes.grid": True,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "figure.dpi": 150,  # of a PNG
+    "figure.labelsize": 9,
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "sans-serif"],  # the first comes with Matplotlib
+    "font.size": 9,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 4.5,
+    "savefig.bbox": "tight",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "director",
+    "xtick.color": "0.4",
+    "xtick.labelcolor": "0.15",
+    "xtick.labelsize": 8.5,
+    "ytick.color": "0.4",
+    "ytick.labelcolor": "0.15",
+    "ytick.labelsize": 8.5,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one row is drawn, wherever it is drawn.
+
+    dash: lengths of strokes and gaps in points, none for a solid line. filled: whether the markers are.
+    """
+
+    colour: str
+    marker: str
+    dash: tuple[float, ...] = ()
+    filled: bool = True
+
+    def markers(self) -> dict[str, Any]:
+        """Keywords of `Axes.plot` and `Axes.errorbar` for markers alone."""
+        face = self.colour if self.filled else "white"
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, "linestyle": "none"}
+
+    def line(self) -> dict[str, Any]:
+        """The same for a line with markers."""
+        return self.markers() | {"linestyle": (0, self.dash) if self.dash else "-"}
+
+
+class Row(NamedTuple):
+    """A row of the table: what figures call it, and how they draw it."""
+
+    name: str
+    look: Look
+
+    @property
+    def title(self) -> str:
+        """The name over a panel: a method of ours in two lines, its backbone and samples in the second."""
+        return re.sub(r" (\([a-z0-9_]+\)(, S = \d+)?)$", r"\n\1", self.name)
+
+
+def row_of(backbone: str, method: str, samples: int = 1) -> Row:
+    """The row of a method with so many samples S on a backbone."""
+    name = f"{method} ({backbone})" + (f", S = {samples}" if samples > 1 else "")
+    return Row(name, look_of(backbone, method))
+
+
+def look_of(backbone: str, method: str) -> Look:
+    """How a method on a backbone is drawn: a function of the two names, whatever else is in the figure.
+
+    Colour and marker say the family, strokes what was made of it, hollow markers that a temperature was. Rows of
+    another backbone than the usual one of their family are lighter.
+    """
+    family, variant, made = _parts(method)
+    colour, marker = FAMILIES.get(family) or SPARE[_number(family) % len(SPARE)]
+    if variant:
+        colour, marker = _varied(colour, variant)
+    colour = _lighter(colour, WHITE * _distance(backbone, family))
+    dash = tuple(length for stroke in made for length in (STROKES[stroke], GAP))
+    return Look(colour, marker, dash, filled="temperature" not in made)
+
+
+def numbered_look(number: int) -> Look:
+    """How something that is no method of ours is drawn, by its number in the figure."""
+    looks = [*FAMILIES.values(), *SPARE]
+    colour, marker = looks[number % len(looks)]
+    strokes = list(STROKES.values())
+    dash = (strokes[number // len(looks) % len(strokes)], GAP) if number >= len(looks) else ()
+    return Look(colour, marker, dash)
+
+
+def _parts(method: str) -> tuple[str, str, tuple[str, ...]]:
+    """Family of a method, its variant of the student if it is one, and what was made of it (keys of STROKES)."""
+    if method.endswith(TEMPERATURE):
+        family, variant, made = _parts(method.removesuffix(TEMPERATURE))
+        return family, variant, (*made, "temperature")
+    if method.endswith(NOISE):
+        family, variant, made = _parts(method.removesuffix(NOISE))
+        return family, variant, (*made, "noise")
+    entry = METHODS.get(method)
+    if entry and entry.scales:
+        family, variant, made = _parts(entry.scales)
+        return family, variant, (*made, "temperature")
+    if entry and entry.pools:
+        return "ensemble", "", _parts(entry.pools)[2]
+    if entry and entry.weights == "early":
+        return "mle", "", ("early",)
+    if method.startswith(f"{STUDENT.name}_"):
+        return STUDENT.name, method.removeprefix(f"{STUDENT.name}_"), ()
+    return method, "", ()
+
+
+def _distance(backbone: str, family: str) -> float:
+    """How far a backbone is from the usual one of a family, in [0, 1]: from softmax, or of a posterior from its own
+    attention in all layers."""
+    attention, _, layers = backbone.rpartition("_")
+    if attention not in ATTENTIONS:
+        return 0.0 if backbone == "softmax" else 0.5
+    share = 1.0 if layers == "all" else int(layers) / (int(layers) + 1)
+    return 1 - share if family == attention else share
+
+
+def _number(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def _varied(colour: str, variant: str) -> tuple[str, str]:
+    """Another shade and marker of the same family, by the variant's name."""
+    markers = "Xph><*dH8"
+    number = _number(variant)
+    hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+    shares = [(number >> shift & 255) / 255 for shift in (8, 16)]
+    hue, lightness = (hue + 0.11 * (shares[0] - 0.4)) % 1, lightness * (0.6 + 0.8 * shares[1])
+    return to_hex(colorsys.hls_to_rgb(hue, lightness, saturation)), markers[number % len(markers)]
+
+
+def _lighter(colour: str, white: float) -> str:
+    return to_hex([part + (1 - part) * white for part in to_rgb(colour)])
 
 
 @contextmanager
@@ -32,41 +194,56 @@ def own_style() -> Iterator[None]:
     """The settings of this module and no others while a figure is drawn and saved; the caller's come back after it."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        sns.set_theme(context="notebook", style="whitegrid", palette="colorblind", color_codes=False, rc=SETTINGS)
+        matplotlib.rcParams.update(SETTINGS)
         yield
 
 
-def dash(number: int) -> str:
-    """The dash of curve `number`."""
-    return DASHES[number % len(DASHES)]
+def percent(axis: Any, decimals: int | None = None) -> None:
+    """Ticks of an x or y axis in percent of shares in [0, 1]; the sign stands in the label."""
+    spec = "g" if decimals is None else f".{decimals}f"
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 9):{spec}}"))
 
 
-def log_ticks(axis: Axes) -> None:
-    """A logarithmic y axis with ticks between the powers of ten, where these alone would be one or two."""
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    if high < 100 * low:
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_locator(NullLocator())
+def log_ticks(axis: Any, formatter: Formatter | str = "{x:g}") -> None:
+    """Ticks of a logarithmic x or y axis: between the powers of ten, too, where these alone would be one or two."""
+    low, high = axis.get_view_interval()
+    subs = (1, 1.5, 2, 3, 5, 7) if high < 8 * low else (1, 2, 5) if high < 100 * low else (1,)
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(formatter)
+    axis.set_minor_locator(NullLocator())
 
 
-def row_name(backbone: str, method: str) -> str:
-    """What figures call a row of the table."""
-    return f"{method} ({backbone})"
+def draw_band(axis: Axes, x: Any, curves: Any, row: Row, **line: Any) -> None:
+    """The mean of the curves [runs, points] with their range."""
+    axis.plot(x, curves.mean(0), **row.look.line() | line, label=row.name)
+    if len(curves) > 1:
+        axis.fill_between(x, curves.min(0), curves.max(0), color=row.look.colour, alpha=0.1, linewidth=0)
 
 
-def load_rows(manifest_files: Iterable[str | Path], *suites: str) -> dict[str, list[Predictions]]:
+def legend_of_rows(figure: Figure, rows: Iterable[Row], note: str = "", columns: int = 4) -> None:
+    """One legend of all rows under the panels, and what bands and marks mean under it."""
+    handles = [Line2D([], [], **row.look.line(), label=row.name) for row in rows]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), columns), title=note or None)
+
+
+def load_rows(manifest_files: Iterable[str | Path], *suites: str) -> dict[Row, list[Predictions]]:
     """Predictions on these suites by row of the table, in the order given, one per seed and suite."""
-    rows: dict[str, list[Predictions]] = {}
+    rows: dict[Row, list[Predictions]] = {}
     for manifest in manifest_files:
         for suite in suites:
             run = load_suite(manifest, suite)
-            rows.setdefault(row_name(run.about["backbone"], run.about["method"]), []).append(run)
+            rows.setdefault(row_of_run(run), []).append(run)
     return rows
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a figure atomically; the same numbers give the same bytes."""
-    with replacing(path) as temporary:
-        figure.savefig(temporary, metadata={"Date": None})
+def row_of_run(run: Predictions) -> Row:
+    return row_of(run.about["backbone"], run.about["method"], run.about.get("samples", len(run.logits)))
+
+
+@own_style()
+def save_figure(figure: Figure, *paths: str | Path) -> None:
+    """Write a figure atomically, in the format of each path's ending; the same numbers give the same bytes."""
+    for path in paths:
+        with replacing(path) as temporary:
+            kind = {"metadata": {"Date": None}} if Path(path).suffix.lower() == ".svg" else {}
+            figure.savefig(temporary, **kind)

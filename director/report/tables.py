@@ -155,13 +155,20 @@ def main_table(long: pd.DataFrame, cost: pd.DataFrame, published: Mapping[str, A
     return table.astype(dict.fromkeys(PUBLISHED, float))
 
 
+def group_of(kinds: Iterable[str]) -> dict[str, str]:
+    """Kind of corruption -> its group of GROUPS, in the order of these; `other` for one that has none."""
+    known = {kind: group for group, members in GROUPS.items() for kind in members}
+    present = set(map(str, kinds))
+    listed = [kind for kind in known if kind in present]
+    return {kind: known[kind] for kind in listed} | dict.fromkeys(sorted(present - set(listed)), "other")
+
+
 def corruption_table(long: pd.DataFrame) -> pd.DataFrame:
     """Accuracy, NLL and ECE per corruption, mean over its severities, and per group of corruptions."""
     cells = long[
         (long["suite"] == "corrupted") & (long["severity"] > 0) & long["metric"].isin(["accuracy", "nll", "ece_15"])
     ]
-    group_of = {kind: group for group, kinds in GROUPS.items() for kind in kinds}
-    cells = cells.assign(group=cells["shift"].map(group_of).fillna("other"))
+    cells = cells.assign(group=cells["shift"].map(group_of(cells["shift"])))
     keys = [*ROW, "generated", "group", "shift", "seed"]
     runs = cells.groupby([*keys, "metric"], sort=False)["value"].mean().unstack("metric")
     groups = runs.reset_index("shift", drop=True).groupby([*ROW, "generated", "group", "seed"], sort=False).mean()
