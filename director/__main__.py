@@ -104,8 +104,9 @@ def plot(arguments: argparse.Namespace) -> None:
     if len({*names}) < len(names):  # files of one name in several folders
         names = [*predictions]
     from director.report.figures import plot_predictions
+    from director.report.style import save_figure
 
-    plot_predictions(dict(zip(names, predictions.values(), strict=True)), arguments.out)
+    save_figure(plot_predictions(dict(zip(names, predictions.values(), strict=True))), arguments.out)
     print(arguments.out)
 
 

@@ -229,12 +229,21 @@ class Plan:
     def figures(self, experiment: str) -> list[str]:
         """Names of an experiment's figures: those that its suites and rows have something to show in."""
         shown = {
+            "comparison": len(self.rows(experiment)) > 1,
             "severity": self.experiments[experiment].data.corrupted,
+            "out_of_distribution": self.experiments[experiment].data.out_of_distribution,
+            "samples": self.samplers(experiment),
             "depth": self.depths(experiment),
             "noise": self.noise_fits(experiment),
             "bayes": self.known_probabilities(experiment),
         }
-        return ["reliability", "risk_coverage", *(name for name, content in shown.items() if content)]
+        always = ["reliability", "risk_coverage", "cost", "training"]
+        return [*always, *(name for name, content in shown.items() if content)]
+
+    def baseline(self, experiment: str) -> tuple[str, str]:
+        """(backbone, method) of the row that a figure holds all others against: the first `mle`, else the reference."""
+        plain = [row for row in self.rows(experiment) if row[1] == "mle"]
+        return plain[0] if plain else self.experiments[experiment].comparison.reference
 
     def depths(self, experiment: str) -> list[Job]:
         """The predictions that hold uncertainty along the depth: those of every student that is a row of the table."""
@@ -249,8 +258,9 @@ class Plan:
         return [job for job in dict.fromkeys(jobs) if self.method(experiment, job.method).fits_noise]
 
     def samplers(self, experiment: str) -> list[Job]:
-        """The rows that are roll-outs of a student, with its own noise or scaled."""
-        return [job for job in self.jobs(experiment) if self.method(experiment, job.method).student]
+        """The rows whose predictions hold several samples."""
+        numbers = {name: self.experiments[experiment].samples_of(name) for _, name in self.rows(experiment)}
+        return [job for job in self.jobs(experiment) if max(numbers[job.method] or [1]) > 1]
 
     def published(self) -> dict[str, Any]:
         """Published numbers: experiment -> backbone -> method -> numbers."""

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
 
 from director.files import read_json, reading
 from director.methods import ATTENTIONS
 from director.report.style import (
     WIDTH,
     Figure,
+    Line2D,
     Row,
     draw_band,
     legend_of_rows,
@@ -109,7 +108,7 @@ def plot_cost(
                 axis.errorbar(part[cost], part[metric], part[f"{metric}_std"].fillna(0), elinewidth=0.8, **look)
     for axis, cost in zip(axes[1], COST, strict=True):
         axis.set(xlabel=COST_LABELS[cost], xscale="log")
-        log_ticks(axis.xaxis, EngFormatter(sep="") if cost == "parameters" else "{x:g}")
+        log_ticks(axis.xaxis, prefixes=cost == "parameters")
     axes[0, 0].set_ylabel("NLL")
     axes[1, 0].set_ylabel("ECE-15, %")
     percent(axes[1, 0].yaxis)

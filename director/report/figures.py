@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.special import logit, xlogy
 
@@ -25,6 +24,7 @@ from director.report.style import (
     WIDTH,
     Axes,
     Figure,
+    Line2D,
     Row,
     draw_band,
     legend_of_rows,
@@ -126,11 +126,10 @@ def _draw_reliability(figure: Any, rows: Mapping[Row, Sequence[Predictions]], bi
         if column == 0:
             upper.set_ylabel("accuracy, %")
             lower.set_ylabel("predictions")
-    for axis in axes[:, len(rows) % columns or columns :][-2:].flat:
-        axis.set_visible(False)
-    for column in range(len(rows) % columns or columns, columns) if lines > 1 else ():
-        axes[2 * lines - 3, column].tick_params(labelbottom=True)
-        axes[2 * lines - 3, column].set_xlabel("confidence, %")
+    for column in range((len(rows) - 1) % columns + 1, columns):
+        axes[-2, column].set_visible(False)
+        axes[-1, column].set_visible(False)
+        axes[-3, column].tick_params(labelbottom=True)
     several = any(len(runs) > 1 for runs in rows.values())
     figure.supxlabel(
         f"{'All seeds together. ' if several else ''}Band: 95 % bootstrap interval over examples. Vertical lines: gap "

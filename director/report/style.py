@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import Formatter, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from director.files import replacing
 from director.methods import ATTENTIONS, METHODS, NOISE, STUDENT, TEMPERATURE
@@ -198,18 +198,20 @@ def own_style() -> Iterator[None]:
         yield
 
 
-def percent(axis: Any, decimals: int | None = None) -> None:
+def percent(axis: Any) -> None:
     """Ticks of an x or y axis in percent of shares in [0, 1]; the sign stands in the label."""
-    spec = "g" if decimals is None else f".{decimals}f"
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 9):{spec}}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(100 * value, 9):g}"))
 
 
-def log_ticks(axis: Any, formatter: Formatter | str = "{x:g}") -> None:
-    """Ticks of a logarithmic x or y axis: between the powers of ten, too, where these alone would be one or two."""
+def log_ticks(axis: Any, prefixes: bool = False) -> None:
+    """Ticks of a logarithmic x or y axis: between the powers of ten, too, where these alone would be one or two.
+
+    prefixes: 200k for 200000.
+    """
     low, high = axis.get_view_interval()
     subs = (1, 1.5, 2, 3, 5, 7) if high < 8 * low else (1, 2, 5) if high < 100 * low else (1,)
     axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter(formatter)
+    axis.set_major_formatter(EngFormatter(sep="") if prefixes else "{x:g}")
     axis.set_minor_locator(NullLocator())
 
 

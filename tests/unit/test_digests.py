@@ -28,7 +28,7 @@ JOBS = {  # name -> arguments of Plan.code
     "predict minilm": ["predict", "minilm-cola-cpu", "softmax", {"weights": "backbone"}],
     "predict student of minilm": ["predict", "minilm-cola-cpu", "softmax", {"weights": "student"}],
     **{name: [name, None, None, {}] for name in ("scale", "pool_ensemble", "measure", "compare", "tabulate")},
-    **{name: [name, None, None, {}] for name in ("plot_severity", "plot_reliability", "publish_runs")},
+    **{name: [name, None, None, {}] for name in ("plot_severity", "plot_confidence", "publish_runs")},
 }
 STUDENTS_OF_MINILM = {"train student of minilm", "predict student of minilm"}
 TRAININGS = {"train softmax", "train kep", "train sgpa", "train imdb", "train student", "train minilm"}
@@ -108,7 +108,7 @@ EDITS = {
         "numbers/comparison.py",
         "np.random.default_rng(",
         "np.random.default_rng(1 + ",
-        {"compare"},
+        {"compare", "plot_severity"},
     ),
     "what an error says": (
         "training/fit.py",

@@ -176,8 +176,12 @@ def test_companions_are_there(study):
     drawn = comparison.dropna(subset=["lower"])  # an AUROC may be undefined in a replicate
     assert len(drawn) > 0.8 * len(comparison) and (drawn["lower"] <= drawn["upper"]).all()
     assert "±" in (study.folder / "results/tables/main.md").read_text()
-    for figure in ("reliability", "risk_coverage", "severity", "depth"):
-        assert (study.folder / f"results/figures/tiny/{figure}.svg").read_text().rstrip().endswith("</svg>")
+    folder = study.folder / "results/figures/tiny"
+    figures = {"reliability", "risk_coverage", "cost", "training", "comparison", "severity", "out_of_distribution"}
+    assert {path.stem for path in folder.glob("*.svg")} == figures | {"samples", "depth", "noise"}
+    for figure in folder.glob("*.svg"):
+        assert figure.read_text().rstrip().endswith("</svg>")
+        assert figure.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_compared_are_rows_of_the_main_table(study):

@@ -46,5 +46,6 @@ def test_the_whole_study_measures_every_suite_and_draws_what_they_give(text_stud
     plan = text_study.plan("all")
     assert plan["measure"] == 1 and plan["tabulate"] == 1
     drawn = {rule for rule in plan if rule.startswith("plot_")}
-    assert drawn == {"plot_reliability", "plot_risk_coverage", "plot_depth"}, "no severity without corrupted inputs"
+    always = {"plot_confidence", "plot_training", "plot_comparison", "plot_samples", "plot_depth"}
+    assert drawn == always, "no severity without corrupted inputs"
     assert not {"train_backbone", "train_student", "predict", "predict_student", "plot_bayes"} & set(plan)

@@ -5,10 +5,11 @@ from pathlib import Path
 from director.data.dataset import Dataset
 from director.job_log import start
 from director.report.figures import plot_bayes
+from director.report.style import save_figure
 
 start(snakemake.log[0])
 folders = [Path(manifest).parent for manifest in snakemake.input.datasets]
 truths = {
     suite: Dataset.load(folder).probability for suite, folder in zip(snakemake.params.suites, folders, strict=True)
 }
-plot_bayes(snakemake.params.manifests, truths, snakemake.output.figure)
+save_figure(plot_bayes(snakemake.params.manifests, truths), *snakemake.output)

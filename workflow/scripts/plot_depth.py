@@ -2,6 +2,7 @@
 
 from director.job_log import start
 from director.report.figures import plot_depth
+from director.report.style import save_figure
 
 start(snakemake.log[0])
-plot_depth(snakemake.params.manifests, snakemake.output.figure)
+save_figure(plot_depth(snakemake.input.predictions), *snakemake.output)

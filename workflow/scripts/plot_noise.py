@@ -1,7 +1,8 @@
-"""What the scale of a student's noise and the number of its roll-outs do."""
+"""NLL and ECE on validation data over the scale of a student's noise."""
 
 from director.job_log import start
 from director.report.figures import plot_noise
+from director.report.style import save_figure
 
 start(snakemake.log[0])
-plot_noise(snakemake.input.noise, snakemake.params.manifests, snakemake.output.figure)
+save_figure(plot_noise(snakemake.input.noise), *snakemake.output)

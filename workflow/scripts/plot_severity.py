@@ -2,6 +2,8 @@
 
 from director.job_log import start
 from director.report.figures import plot_severity
+from director.report.style import save_figure
 
 start(snakemake.log[0])
-plot_severity(snakemake.input.metrics, snakemake.output.figure)
+params = snakemake.params
+save_figure(plot_severity(params.manifests, params.baseline, **params.intervals), *snakemake.output)
