@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main test lint bench text-demo
+.PHONY: main report test lint bench text-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -10,6 +10,12 @@ export OMP_NUM_THREADS ?= 1
 main: .venv/.complete
 	$(BIN)/snakemake --cores 8 results/tables/main.csv
 	@cat results/tables/main.md
+
+# tables and figures as one page that opens without a server
+report: .venv/.complete
+	$(BIN)/snakemake --cores 8
+	$(BIN)/snakemake --report report.zip
+	@echo "report.zip: unpack it, and open report/report.html in a browser"
 
 test: .venv/.complete
 	$(BIN)/python -m pytest

@@ -18,6 +18,11 @@ include: "workflow/rules/publish.smk"
 
 report: "workflow/report/workflow.rst"
 
+# A report shows the parameters of each job, which say nothing to its reader: digests of code, and lists of files.
+if IS_REPORT:
+    for planned in workflow.rules:
+        planned._params = type(planned.params)()
+
 # Everything that a reader of the study opens.
 rule all:
     default_target: True

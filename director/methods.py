@@ -42,6 +42,22 @@ class Method:
     student: str | None = None
     fits_noise: bool = False
 
+    def in_words(self) -> str:
+        """What the method does, for a reader of the tables."""
+        if self.scales:
+            return f"the predictions of {self.scales}, divided by one temperature that is fitted on validation data"
+        if self.pools:
+            return f"the predictions of {self.pools}, averaged over the models of all seeds"
+        model = {
+            "backbone": "the trained backbone",
+            "early": "the backbone at its epoch of the lowest validation NLL",
+            "student": f"the student {self.student}, distilled from the backbone's path",
+        }.get(self.weights, str(self.weights))
+        noise = f"samples of its {self.posterior} posterior" if self.posterior else "roll-outs with noise"
+        how = {"none": "one pass", "dropout": "samples with dropout on", "noise": noise}[self.randomness]
+        fitted = ", which is multiplied by a number that is fitted on validation data" if self.fits_noise else ""
+        return f"{model}, {how}{fitted}"
+
     def with_fitted_noise(self) -> "Method":
         """This method with its noise scaled; its row has the most samples, with which the scale is fitted."""
         samples = self.samples

@@ -262,6 +262,11 @@ class Plan:
         numbers = {name: self.experiments[experiment].samples_of(name) for _, name in self.rows(experiment)}
         return [job for job in self.jobs(experiment) if max(numbers[job.method] or [1]) > 1]
 
+    def descriptions(self) -> dict[str, str]:
+        """Every method that is a row of a table, in words."""
+        pairs = [(experiment, name) for experiment in self.experiments for _, name in self.rows(experiment)]
+        return {name: self.method(experiment, name).in_words() for experiment, name in pairs}
+
     def published(self) -> dict[str, Any]:
         """Published numbers: experiment -> backbone -> method -> numbers."""
         return {name: chosen.model_dump()["published"] for name, chosen in self.experiments.items()}

@@ -24,10 +24,21 @@ from director.report.style import (
     percent,
     row_of,
 )
-from director.report.tables import COST, READABLE, ROW, cost_table, in_order, long_table, main_table, read_comparison
+from director.report.tables import (
+    COST,
+    LOWER_IS_BETTER,
+    READABLE,
+    ROW,
+    column_of,
+    cost_table,
+    in_order,
+    long_table,
+    main_table,
+    read_comparison,
+    row_name,
+)
 
 UNDECIDED = "#aaaaaa"  # the colour of a difference whose interval holds 0
-LOWER_IS_BETTER = ("nll", "brier", "ece_15", "aurc", "fpr95")
 COST_LABELS = {
     "parameters": "parameters",
     "train_seconds": "training, s",
@@ -43,8 +54,7 @@ def plot_comparison(comparison_file: str | Path) -> Figure:
     comparison_file: of `director.numbers.compare_rows`. Rows whose interval holds 0 are grey.
     """
     table = read_comparison(comparison_file)
-    column_of = np.where(table["suite"] == "test", table["metric"], table["suite"] + "_" + table["metric"])
-    table = table.assign(column=column_of)
+    table = table.assign(column=[column_of(line) for line in table.itertuples()])
     shown = [entry for entry in READABLE if (table["column"] == entry[1]).any()]
     places = table[ROW[1:]].drop_duplicates().itertuples(index=False, name=None)
     rows = {row_of(*place): place[:2] for place in places}
@@ -98,8 +108,8 @@ def plot_cost(
     axes = figure.subplots(2, len(COST), sharex="col", sharey="row")
     shown: dict[Row, None] = {}
     for (backbone, method), part in table.groupby(ROW[1:3], sort=False):
-        numbers = [samples for samples in part["samples"] if samples > 1]
-        name = f"{method} ({backbone})" + (f", S = {', '.join(map(str, part['samples']))}" if numbers else "")
+        *fewer, most = part["samples"]
+        name = row_name(backbone, method, most).replace("S = ", f"S = {''.join(f'{number}, ' for number in fewer)}")
         row = Row(name, look_of(backbone, method))
         shown[row] = None
         for line, metric in zip(axes, ("nll", "ece_15"), strict=True):

@@ -26,6 +26,7 @@ from director.files import replacing
 from director.methods import ATTENTIONS, METHODS, NOISE, STUDENT, TEMPERATURE
 from director.numbers.predictions import Predictions
 from director.numbers.suites import load_suite
+from director.report.tables import row_name
 
 # What a method is at heart -> its colour (of Okabe and Ito 2008, told apart by colour-blind readers) and its marker,
 # which says the same in grey. Any other gets one of SPARE by its name.
@@ -112,8 +113,7 @@ class Row(NamedTuple):
 
 def row_of(backbone: str, method: str, samples: int = 1) -> Row:
     """The row of a method with so many samples S on a backbone."""
-    name = f"{method} ({backbone})" + (f", S = {samples}" if samples > 1 else "")
-    return Row(name, look_of(backbone, method))
+    return Row(row_name(backbone, method, samples), look_of(backbone, method))
 
 
 def look_of(backbone: str, method: str) -> Look:

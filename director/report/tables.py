@@ -28,6 +28,7 @@ MAIN = {
 }
 COST = ["parameters", "train_seconds", "predict_seconds_per_1000"]
 PUBLISHED = ["published_accuracy", "published_mcc", "published_ece_15"]
+LOWER_IS_BETTER = ("nll", "brier", "ece_15", "aurc", "fpr95")  # of metrics, and of columns that end with one
 # readable table: heading, column, factor, decimals; the scale stands in the heading, files keep raw units
 READABLE = [
     ("accuracy %", "accuracy", 100, 1),
@@ -48,6 +49,16 @@ READABLE = [
     ("T", "temperature", 1, 2),
     ("tau", "noise_scale", 1, 2),
 ]
+
+
+def row_name(backbone: str, method: str, samples: int = 1) -> str:
+    """What figures and pages call a row of the table."""
+    return f"{method} ({backbone})" + (f", S = {samples}" if samples > 1 else "")
+
+
+def column_of(line: Any) -> str:
+    """The column of the main table that a line of a comparison is about."""
+    return line.metric if line.suite == "test" else f"{line.suite}_{line.metric}"
 
 
 def long_table(metrics_files: Iterable[str | Path]) -> pd.DataFrame:

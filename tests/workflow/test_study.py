@@ -211,8 +211,19 @@ def test_report_holds_the_figures_and_their_captions(study, tmp_path):
     with zipfile.ZipFile(tmp_path / "report.zip") as archive:
         names = archive.namelist()
         page = archive.read(next(name for name in names if name.endswith("report.html"))).decode()
-    assert sum(name.endswith(".svg") for name in names) >= 4
+    assert sum(name.endswith(".svg") for name in names) == 10 and any(name.endswith("main.html") for name in names)
     assert "over-confident" in page and "transition kernel" in page
+
+
+def test_report_opens_with_the_table_and_what_its_intervals_carry(study, tmp_path):
+    study.snakemake("--cores", "1", "--report", str(tmp_path / "report.html"))
+    page = (tmp_path / "report.html").read_text()
+    opening = page.partition("var workflow_desc = ")[2].partition("</script>")[0]
+    for words in ("What the intervals carry", "director_noise_temperature (softmax)", "not told apart in", "<table "):
+        assert words in json.loads(f"{opening.strip().removesuffix(';')}"), words
+    results = page.partition("var results = ")[2].partition("</script>")[0].strip().removesuffix(";")
+    shown = {path: result["job_properties"]["params"] for path, result in json.loads(results).items()}
+    assert len(shown) == 12 and not any(shown.values()), "digests and lists of files say nothing to a reader"
 
 
 def test_report_straight_after_the_main_job_shows_what_is_there(study, tmp_path):

@@ -40,13 +40,20 @@ TEMPERATURES = f"{RUN}/temperatures.json"
 METRICS = f"{RUN}/metrics.json"
 COMPARISON = "results/runs/{experiment}/comparison.csv"
 MAIN = "results/tables/main.csv"
-OTHER_TABLES = expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
+PAGE = "results/tables/main.html"
+OTHER_TABLES = expand("results/tables/{table}", table=["main.json", "main.md", "main.tex", "main.html", "all.csv", "corruption.csv", "ood.csv", "cost.csv", "comparison.csv"])
 FIGURES = [f"results/figures/{experiment}/{figure}.svg" for experiment in PLAN.experiments for figure in PLAN.figures(experiment)]
 # A report shows what is there: straight after the main job, the tables. Snakemake tells nobody that it is making one.
 IS_REPORT = any(word.partition("=")[0] == "--report" for word in sys.argv)
 FIGURES_TO_SHOW = [figure for figure in FIGURES if not IS_REPORT or Path(figure).exists()]
-if IS_REPORT and not Path(MAIN).exists():
-    raise WorkflowError(f"{MAIN} is not there, so there is nothing to report; run snakemake --cores 8 {MAIN} first")
+if IS_REPORT:
+    from datetime import date
+
+    from director.report.page import body_of
+
+    if not (Path(MAIN).exists() and Path(PAGE).exists()):
+        raise WorkflowError(f"{MAIN} is not there, so there is nothing to report; run snakemake --cores 8 {MAIN} first")
+    config["report"] = {"date": date.today().isoformat(), "page": body_of(PAGE)}  # what workflow/report/workflow.rst shows
 RUNS_PUBLISHED = "results/published/runs.json"
 TABLES_PUBLISHED = "results/published/tables.json"
 ENVIRONMENT = "../../environment.yml"

@@ -43,12 +43,14 @@ rule tabulate:
         comparisons=expand(COMPARISON, experiment=PLAN.experiments),
         published=ancient(RUNS_PUBLISHED),
     output:
-        main=report(MAIN, caption="../report/main.rst", category="tables", labels={"table": "main"}),
-        others=OTHER_TABLES,
+        main=report(MAIN, caption="../report/main.rst", category="tables", labels={"table": "main.csv, raw"}),
+        page=report(PAGE, caption="../report/main.rst", category="tables", labels={"table": "main, readable and sortable"}),
+        others=[table for table in OTHER_TABLES if table != PAGE],
     params:
         code=code("tabulate"),
         costs=[COST.format(**job._asdict()) for job in of_all(PLAN.jobs)],
         published=PLAN.published(),
+        methods=PLAN.descriptions(),
         rows=[(experiment, *row) for experiment in PLAN.experiments for row in PLAN.rows(experiment)],
     log:
         "logs/tabulate.log",
