@@ -46,6 +46,8 @@ STYLE = """
 .study small.better { color: #00714f; } .study small.worse { color: #b34700; }
 .study small.better::before { content: "\\25B2 "; } .study small.worse::before { content: "\\25BC "; }
 .study .wide { overflow-x: auto; }
+.prose:has(.study) { max-width: none; } .grow:has(.study), .py-2:has(.study) { min-width: 0; }
+.items-start:has(.study) { flex-wrap: wrap; } .h-screen:has(.study) { align-items: flex-start; }
 .study h1 { font-size: 1.5em; } .study h2 { font-size: 1.25em; margin-top: 1.6em; } .study h3 { font-size: 1.05em; }
 .study dt { font-weight: 600; } .study dd { margin: 0 0 .3em 1.2em; } .study li { margin: .25em 0; }
 """
@@ -111,7 +113,8 @@ def _table(rows: pd.DataFrame, comparison: pd.DataFrame) -> str:
             line = lines.get((row["backbone"], row["method"], row["samples"], entry[1]))
             cells.append(_cell(row, entry, line, row[entry[1]] == best[entry[1]]))
         body.append(f"<tr>{''.join(cells)}</tr>")
-    table = f'<table onclick="{escape(SORT)}"><thead><tr>{head}</tr></thead>\n<tbody>{"".join(body)}</tbody></table>'
+    lines_of_html = "\n".join(body)  # a line each, as docutils refuses long ones
+    table = f'<table onclick="{escape(SORT)}"><thead><tr>{head}</tr></thead>\n<tbody>{lines_of_html}</tbody></table>'
     note = "Mean ± standard deviation over seeds. Bold: the best mean of a column, told apart from others or not."
     if lines:
         note += f" Small: difference to {_reference(comparison)}, with its {_level(comparison)} interval;"
@@ -164,7 +167,7 @@ def _findings(comparison: pd.DataFrame) -> str:
     note = f"Row against {_reference(comparison)}, by {_level(comparison)} bootstrap intervals over test examples and "
     note += f"seeds. {apart} of {len(known)} exclude 0; if nothing differed, {chance} of them would. "
     note += f"Tests over seeds, adjusted for their number (Holm), are below {SIGNIFICANT:g} for {firm}."
-    return f"<h3>What the intervals carry</h3>\n<p>{note}</p>\n<ul>{''.join(items)}</ul>"
+    return f"<h3>What the intervals carry</h3>\n<p>{note}</p>\n<ul>\n" + "\n".join(items) + "\n</ul>"
 
 
 def _verdict(line: Any) -> str:
@@ -204,5 +207,5 @@ def _definitions(main: pd.DataFrame) -> str:
 
 
 def _list(entries: Mapping[str, str]) -> str:
-    lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in entries.items())
+    lines = "\n".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in entries.items())
     return f"<dl>{lines}</dl>"
