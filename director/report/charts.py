@@ -38,6 +38,7 @@ from director.report.tables import (
     row_name,
 )
 
+MOST_COLUMNS = 5  # panels beside each other
 UNDECIDED = "#aaaaaa"  # the colour of a difference whose interval holds 0
 COST_LABELS = {
     "parameters": "parameters",
@@ -58,8 +59,8 @@ def plot_comparison(comparison_file: str | Path) -> Figure:
     shown = [entry for entry in READABLE if (table["column"] == entry[1]).any()]
     places = table[ROW[1:]].drop_duplicates().itertuples(index=False, name=None)
     rows = {row_of(*place): place[:2] for place in places}
-    columns = min(len(shown), 5)
-    lines = -(-len(shown) // columns)
+    lines = -(-len(shown) // MOST_COLUMNS)
+    columns = -(-len(shown) // lines)
     figure = Figure(figsize=(WIDTH + 1, (0.2 * len(rows) + 0.75) * lines + 0.4), layout="constrained")
     axes = figure.subplots(lines, columns, sharey=True, squeeze=False)
     heights = np.arange(len(rows))[::-1]
