@@ -218,11 +218,15 @@ def test_report_holds_the_figures_and_their_captions(study, tmp_path):
 def test_report_opens_with_the_table_and_what_its_intervals_carry(study, tmp_path):
     study.snakemake("--cores", "1", "--report", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text()
-    opening = page.partition("var workflow_desc = ")[2].partition("</script>")[0]
+
+    def embedded(name):
+        script = page.partition(f'<script id="{name}">')[2].partition("</script>")[0]
+        return json.loads(script.partition(" = ")[2].strip().removesuffix(";"))
+
+    opening = embedded("workflow-desc")
     for words in ("What the intervals carry", "director_noise_temperature (softmax)", "not told apart in", "<table "):
-        assert words in json.loads(f"{opening.strip().removesuffix(';')}"), words
-    results = page.partition("var results = ")[2].partition("</script>")[0].strip().removesuffix(";")
-    shown = {path: result["job_properties"]["params"] for path, result in json.loads(results).items()}
+        assert words in opening, words
+    shown = {path: result["job_properties"]["params"] for path, result in embedded("results").items()}
     assert len(shown) == 12 and not any(shown.values()), "digests and lists of files say nothing to a reader"
 
 
