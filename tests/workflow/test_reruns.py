@@ -120,7 +120,7 @@ def test_a_value_reruns_its_rule_and_what_follows(copied):
     assert not UPSTREAM - {"predict"} & set(plan)
 
     copied.settings(comparison={"replicates": 200})
-    assert set(copied.plan("all")) == {"compare", "tabulate", "all"}
+    assert set(copied.plan("all")) == {"compare", "tabulate", "plot_comparison", "plot_severity", "all"}
 
     training = tiny["director"]["training"] | {"epochs": 3}
     copied.settings(director=tiny["director"] | {"training": training})
