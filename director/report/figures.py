@@ -35,6 +35,7 @@ from director.report.style import (
     percent,
     row_of,
     row_of_run,
+    shades,
 )
 from director.report.tables import group_of
 from director.training.noise_scale import read_noise_scale
@@ -497,9 +498,8 @@ def _looks_of_inputs(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     severities = [name for name in names if name.startswith("severity")]
     foreign = [name for name in names if name.startswith("ood-")]
     looks: dict[str, dict[str, Any]] = {"clean": {"color": "#0072B2", "marker": "o", "linewidth": 2}}
-    for number, name in enumerate(severities, start=1):
-        share = number / len(severities)
-        looks[name] = {"color": (0.95 - 0.55 * share, 0.75 - 0.65 * share, 0.55 - 0.5 * share), "marker": "."}
+    for name, colour in zip(severities, shades(len(severities)), strict=True):
+        looks[name] = {"color": colour, "marker": "."}
     if "shifted" in names:
         looks["shifted"] = {"color": "#CC79A7", "marker": "s", "linestyle": (0, (5, 1.5))}
     for number, name in enumerate(foreign):

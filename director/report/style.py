@@ -16,6 +16,7 @@ os.environ["MPLBACKEND"] = "svg"
 os.environ["MATPLOTLIBRC"] = os.devnull
 
 import matplotlib
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -46,10 +47,10 @@ GAP = 1.6
 WHITE = 0.6
 # sizes in inches: a page is as wide as the text of a report, and a figure as high as it needs
 WIDTH = 10.0
+# what differs from seaborn's whitegrid for papers
 SETTINGS = {
-    "axes.axisbelow": True,
     "axes.edgecolor": "0.7",
-    "axes.grid": True,
+    "axes.linewidth": 0.8,
     "axes.labelsize": 9,
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -63,14 +64,21 @@ SETTINGS = {
     "grid.linewidth": 0.7,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
+    "legend.title_fontsize": 9,
     "lines.linewidth": 1.5,
     "lines.markersize": 4.5,
     "savefig.bbox": "tight",
     "svg.fonttype": "none",
     "svg.hashsalt": "director",
+    "xtick.bottom": True,
+    "xtick.major.size": 3,
+    "xtick.major.width": 0.8,
     "xtick.color": "0.4",
     "xtick.labelcolor": "0.15",
     "xtick.labelsize": 8.5,
+    "ytick.left": True,
+    "ytick.major.size": 3,
+    "ytick.major.width": 0.8,
     "ytick.color": "0.4",
     "ytick.labelcolor": "0.15",
     "ytick.labelsize": 8.5,
@@ -140,6 +148,11 @@ def numbered_look(number: int) -> Look:
     return Look(colour, marker, dash)
 
 
+def shades(number: int) -> list[tuple[float, float, float]]:
+    """So many colours from light to dark, for what grows."""
+    return list(sns.color_palette("flare", number))
+
+
 def _parts(method: str) -> tuple[str, str, tuple[str, ...]]:
     """Family of a method, its variant of the student if it is one, and what was made of it (keys of STROKES)."""
     if method.endswith(TEMPERATURE):
@@ -194,7 +207,7 @@ def own_style() -> Iterator[None]:
     """The settings of this module and no others while a figure is drawn and saved; the caller's come back after it."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(SETTINGS)
+        sns.set_theme(context="paper", style="whitegrid", color_codes=False, rc=SETTINGS)
         yield
 
 

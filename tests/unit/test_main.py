@@ -148,11 +148,11 @@ def test_numbers_load_no_large_library(module):
     """A user who measures predictions of their own needs numpy alone, and a job of numbers starts at once."""
     code = f"import sys\nimport director.numbers.{module}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    large = {"scipy", "torch", "pandas", "matplotlib", "sklearn", "pydantic", "yaml"}
+    large = {"scipy", "torch", "pandas", "matplotlib", "seaborn", "sklearn", "pydantic", "yaml"}
     assert large.isdisjoint(ran.stdout.split())
 
 
-LARGE = ("scipy", "torch", "pandas", "pydantic", "pyarrow", "matplotlib")
+LARGE = ("scipy", "torch", "pandas", "pydantic", "pyarrow", "matplotlib", "seaborn")
 
 
 @pytest.mark.parametrize(
