@@ -24,6 +24,7 @@ lint: .venv/.complete
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
 
 # ratios against peers and limits, each pair in one run
 bench: .venv/.complete

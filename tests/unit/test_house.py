@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ FILES = [
             "README.md",
             "CHANGELOG.md",
             "Makefile",
+            "Dockerfile",
             "Snakefile",
             "pyproject.toml",
             "dvc.yaml",
@@ -117,3 +119,16 @@ def test_references_lead_to_what_exists_here(path):
     for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", text):
         assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{path} names {test} of {file}"
     assert not re.search(r"\b(method|baselines|protocols|toolchain|traps)\.md, section \d", text)
+
+
+def test_the_image_has_the_environment_of_the_lock():
+    """The Python of the lock, its hashes, and what is copied is not kept out of the build."""
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = next(line.removeprefix("FROM python:") for line in lines if line.startswith("FROM "))
+    assert project["requires-python"] == ">=" + ".".join(python.split("-")[0].split(".")[:2])
+    assert any("--require-hashes" in line for line in lines)
+    copied = {line.split()[1] for line in lines if line.startswith("COPY ")}
+    kept_out, *let_in = (ROOT / ".dockerignore").read_text().split()
+    assert kept_out == "*" and {word.removeprefix("!") for word in let_in} == copied
+    assert all((ROOT / name).is_file() for name in copied)
