@@ -14,6 +14,7 @@ from director.errors import REMEDIES, InputError, access_error
 # Snakemake deletes the log of a job before it starts the job again. A second name of the file keeps what a job said
 # that was killed or failed, until it has ended well.
 EARLIER = ".earlier"
+AGAIN = "---- the job starts again"  # a line between what the earlier start said and what this one says
 
 
 def start(log_file: str | Path) -> None:
@@ -32,7 +33,7 @@ def start(log_file: str | Path) -> None:
         log.unlink(missing_ok=True)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     if os.fstat(handle).st_size:
-        os.write(handle, b"---- the job starts again\n")
+        os.write(handle, f"{AGAIN}\n".encode())
     with contextlib.suppress(OSError):  # a file system without second names: then the log begins anew each time
         earlier.hardlink_to(log)
     atexit.register(_forget, earlier)

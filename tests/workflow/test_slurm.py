@@ -92,7 +92,7 @@ def numbers(study):
 
 
 def test_the_study_on_slurm_is_the_local_one(fresh, slurm, checkout, tmp_path):
-    """A training that SLURM starts again resumes, and so does one that is cancelled, with more memory."""
+    """A training that is cancelled resumes with more memory, and so does one that SLURM starts again."""
     cluster, local = replace(fresh, checkout=checkout), replace(fresh, folder=tmp_path / "local", checkout=checkout)
     for study in (cluster, local):
         study.settings(**ROWS)
@@ -103,21 +103,22 @@ def test_the_study_on_slurm_is_the_local_one(fresh, slurm, checkout, tmp_path):
     try:
         log, state = cluster.folder / LOG, cluster.folder / STATE
         wait_for(state.exists, "a state of the training", driver)
-        job, memory = training_job("%i"), training_job("%m")
+        first, memory = training_job("%i"), training_job("%m")
         assert training_job("%j").startswith("director_")
-        subprocess.run(["scontrol", "requeue", job], check=True)  # what SLURM does after a preemption
-        wait_for(lambda: resumed(log) == 1, "the training resumed", driver)
-        assert training_job("%i") == job
-        subprocess.run(["scancel", job], check=True)
-        wait_for(lambda: training_job("%i") not in ("", job), "the second attempt", driver)
+        subprocess.run(["scancel", first], check=True)
+        wait_for(lambda: training_job("%i") not in ("", first), "the second attempt", driver)
+        second = training_job("%i")
         assert training_job("%m") == f"{2 * int(memory.removesuffix('M'))}M"
+        wait_for(lambda: resumed(log) == 1, "the cancelled training resumed", driver)
+        subprocess.run(["scontrol", "requeue", second], check=True)  # what SLURM does after a preemption
+        wait_for(lambda: resumed(log) == 2, "the requeued training resumed", driver)
+        assert training_job("%i") == second
         local.snakemake("--cores", "1", MAIN)
         assert driver.wait(timeout=180) == 0, (tmp_path / "words").read_text()[-6000:]
     finally:
         driver.kill()
         driver.wait()
-    assert resumed(log) == 2
-    assert list((cluster.folder / "logs/slurm/rule_train_backbone").rglob(f"{job}.log")), "of the cancelled job"
+    assert list((cluster.folder / "logs/slurm/rule_train_backbone").rglob(f"{first}.log")), "of the cancelled job"
     pd.testing.assert_frame_equal(numbers(cluster), numbers(local))
     jobs = {path.relative_to(cluster.folder / "logs") for path in (cluster.folder / "logs").glob("*/tiny/**/*.log")}
     assert len(jobs) == len([*local.folder.glob("logs/*/tiny/**/*.log")])
