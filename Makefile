@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main report test lint bench text-demo
+.PHONY: main status report test lint bench text-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -9,7 +9,15 @@ export OMP_NUM_THREADS ?= 1
 
 main: .venv/.complete
 	$(BIN)/snakemake --cores 8 results/tables/main.csv
-	@cat results/tables/main.md
+	@$(BIN)/director table
+	@echo "figures:      snakemake --cores 8                      (results/figures/)"
+	@echo "report:       make report                                (report.zip)"
+	@echo "runs, curves: mlflow ui                                (http://127.0.0.1:5000)"
+	@echo "in the environment of this folder: source $(BIN)/activate"
+
+# what is done, running and missing, also beside a run
+status: .venv/.complete
+	@$(BIN)/python workflow/status.py
 
 # tables and figures as one page that opens without a server
 report: .venv/.complete

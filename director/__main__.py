@@ -110,6 +110,13 @@ def plot(arguments: argparse.Namespace) -> None:
     print(arguments.out)
 
 
+def table(arguments: argparse.Namespace) -> None:
+    """Print the main table by experiment: mean ± standard deviation over seeds, the best of each column bold."""
+    from director.terminal import print_table
+
+    print_table(arguments.file, sys.stdout)
+
+
 def options(arguments: argparse.Namespace) -> None:
     """Write what is generated from the schema of the settings: JSON schemas and docs/options.md."""
     from director.files import write_text
@@ -254,6 +261,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.set_defaults(verb=plot)
     verb.add_argument("--out", required=True, metavar="FIGURE", help="the figure to write, .svg or .png")
+
+    verb = verbs.add_parser("table", help="print the main table of a study", description=table.__doc__)
+    verb.set_defaults(verb=table)
+    verb.add_argument(
+        "file", nargs="?", default="results/tables/main.csv", metavar="FILE", help="default: results/tables/main.csv"
+    )
 
     verb = verbs.add_parser("options", help="write JSON schemas and docs/options.md", description=options.__doc__)
     verb.set_defaults(verb=options)

@@ -104,7 +104,8 @@ class Progress:
         return f"{job}  epoch {number} of {job.epochs}  {', '.join(shown)}  about {duration(seconds)} left"
 
     def _note(self) -> None:
-        write_json(RUNNING, [str(self.jobs[number]) for number in sorted(self.running)])
+        jobs = [self.jobs[number] for number in sorted(self.running)]
+        write_json(RUNNING, [{"rule": job.rule, "name": str(job), "log": job.log} for job in jobs])
 
     def _left(self, slots: int) -> str:
         """Time left, if as many jobs run side by side as now: from jobs of the same kind, else from an earlier run."""
