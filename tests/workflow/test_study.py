@@ -1,9 +1,12 @@
 """The main job, end to end, on real input: what it leaves behind."""
 
 import json
+import re
 import shutil
 import zipfile
 from base64 import b64encode
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +17,7 @@ from director.models.weights import load_model, parameter_count
 from director.numbers.measure import read_metrics
 from director.numbers.predictions import Predictions, mutual_information
 from director.path.residual import path_of, student_of
+from director.progress import WIDTH
 from director.report.tables import MAIN
 from director.settings.training import Kernel
 
@@ -242,6 +246,19 @@ def test_report_straight_after_the_main_job_shows_what_is_there(study, tmp_path)
     assert ended.returncode and "run snakemake --cores 8 results/tables/main.csv first" in ended.stderr
 
 
+def test_a_run_says_one_short_line_per_job(study, tmp_path):
+    copied = study.copy(tmp_path / "copied")
+    plan = copied.plan("all", "--forcerun", "scale")
+    ended = copied.snakemake("--cores", "2", "all", "--forcerun", "scale")
+    said = (ended.stdout + ended.stderr).split("Job stats:")[1]
+    finished = re.findall(r"^\d\d:\d\d:\d\d +(\d+) of (\d+)  (\w+)", said, re.MULTILINE)
+    assert [int(number) for number, _, _ in finished] == list(range(1, sum(plan.values()) + 1))
+    assert Counter(rule for _, _, rule in finished) == plan
+    assert "left" in said and max(map(len, said.splitlines())) <= WIDTH
+    complete = Path(re.search(r"Complete log\(s\): (\S+)", said)[1]).read_text()
+    assert "reason: " in complete and "output: " in complete, "all of Snakemake's words are in its own log"
+
+
 def test_lint_is_clean(study):
     ended = study.snakemake("--lint", check=False)
     assert ended.returncode == 0, ended.stderr
@@ -253,7 +270,6 @@ def test_slurm_profile_plans_the_whole_run(fresh):
 
 
 def test_environment_for_conda_users_is_that_of_the_lock(study):
-    import re
     import tomllib
 
     import yaml
