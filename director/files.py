@@ -5,6 +5,7 @@ import json
 import os
 import re
 import tempfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from director.errors import AccessError, InputError, access_error
 # What readers raise for a file whose content is not what it should be.
 FAULTS = (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, OSError, RuntimeError)
 FAULTS += (zipfile.BadZipFile, zlib.error)
+FAULTS += (SyntaxError, tokenize.TokenError)  # of NumPy, whose headers are words of Python
+
+TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.\w+)?")  # the names that `replacing` gives, which mkstemp ends
 
 
 @contextmanager
@@ -79,6 +83,13 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: str | Path) -> None:
+    """Remove what killed writers of `replacing` left anywhere below a folder; nothing may be writing there."""
+    for path in Path(folder).rglob(".*-*"):
+        if TEMPORARY.fullmatch(path.name) and path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from director.data.splits import load_split
 from director.errors import AccessError, InputError
-from director.files import file_digest, read_json, replacing, write_json
+from director.files import file_digest, read_json, remove_temporaries, replacing, write_json
 from director.models.weights import load_model
 from director.numbers.measure import read_metrics
 from director.numbers.predictions import Predictions
@@ -139,3 +139,16 @@ def test_what_parses_and_is_not_it_is_one_error_with_the_file(tmp_path, reader, 
     with pytest.raises(InputError, match=r"it\.yaml") as caught:
         READERS[reader](tmp_path / "it.yaml")
     assert not isinstance(caught.value, AccessError)
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    script = (
+        "import os\nfrom director.files import replacing\nwith replacing('a/b/model.safetensors'):\n    os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    (left,) = (tmp_path / "a/b").iterdir()
+    kept = [tmp_path / "a" / name for name in ("model-abcdefgh.npz", ".gitignore", ".short-abc.npz", "x.npz")]
+    for path in kept:
+        path.touch()
+    remove_temporaries(tmp_path)
+    assert not left.exists() and all(path.exists() for path in kept)

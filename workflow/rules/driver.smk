@@ -7,6 +7,7 @@ from snakemake.logging import logger, show_logs
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from director.driver import is_in_charge, take_charge
+from director.files import remove_temporaries
 from director.progress import Job as ShownJob, Progress
 
 onstart:
@@ -14,6 +15,8 @@ onstart:
         take_charge()
     except InputError as error:
         raise WorkflowError(str(error))
+    for folder in ("results", "data"):
+        remove_temporaries(folder)  # of jobs that were killed
     show_progress()
 
 
