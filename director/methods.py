@@ -23,13 +23,14 @@ class Method:
     weights: what it predicts with, the `backbone`, the same at its epoch of the lowest validation NLL (`early`), or the
     `student` that it trains on the backbone's path. randomness: where its samples come from: `none` (one pass),
     `dropout` masks, or the model's own `noise`. posterior: the attention whose posterior it samples. scales: the
-    method whose predictions it divides by a temperature. pools: the method whose runs of all seeds it averages.
+    method whose predictions it divides by a temperature. pools: the method whose runs of several seeds
+    it averages. members: how many seeds; None for all of them.
     samples: numbers of samples S of an experiment, one row of the table for each; None for a single pass. student: the
     method whose training gives the student that it predicts with. fits_noise: the scale of the noise is fitted on
     validation data.
 
-    Two endings make further methods of these, see `director.settings.experiment.Experiment.method`: `<method>_noise` of
-    a student, and `<method>_temperature` of any method that has validation predictions.
+    Endings make further methods of these, see `director.settings.experiment.Experiment.method`: `<method>_noise` of a
+    student, `<method>_temperature` of any method that has validation predictions, and `<method>_<k>` of an ensemble.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Method:
     posterior: str | None = None
     scales: str | None = None
     pools: str | None = None
+    members: int | None = None
     samples: Callable[[Any], list[int]] | None = None
     student: str | None = None
     fits_noise: bool = False
@@ -47,7 +49,8 @@ class Method:
         if self.scales:
             return f"the predictions of {self.scales}, divided by one temperature that is fitted on validation data"
         if self.pools:
-            return f"the predictions of {self.pools}, averaged over the models of all seeds"
+            number = f"{self.members} seeds, its own and those that follow" if self.members else "all seeds"
+            return f"the predictions of {self.pools}, averaged over the models of {number}"
         model = {
             "backbone": "the trained backbone",
             "early": "the backbone at its epoch of the lowest validation NLL",
@@ -62,6 +65,15 @@ class Method:
         """This method with its noise scaled; its row has the most samples, with which the scale is fitted."""
         samples = self.samples
         return replace(self, name=self.name + NOISE, samples=lambda chosen: [max(samples(chosen))], fits_noise=True)
+
+    @property
+    def pools_all(self) -> bool:
+        """Whether it averages all seeds, so that an experiment has one run of it."""
+        return self.pools is not None and self.members is None
+
+    def of_members(self, number: int) -> "Method":
+        """This ensemble, of so many members: a row with a run for each seed, as other rows have."""
+        return replace(self, name=f"{self.name}_{number}", members=number)
 
     def with_temperature(self) -> "Method":
         """What this method predicts, divided by a temperature."""
@@ -106,7 +118,8 @@ ATTENTIONS = {
 }
 # softmax attention in every layer, or another in all layers, or in the last so many
 BACKBONE_PATTERN = f"^(softmax|({'|'.join(ATTENTIONS)})_(all|[1-9][0-9]*))$"
-METHOD_PATTERN = f"^({'|'.join(METHODS)}|{STUDENT.name}_[a-z0-9_]+)({NOISE})?({TEMPERATURE})?$"
+ENSEMBLE_PATTERN = f"({'|'.join(name for name, method in METHODS.items() if method.pools)})_([2-9])"
+METHOD_PATTERN = f"^({'|'.join(METHODS)}|{ENSEMBLE_PATTERN}|{STUDENT.name}_[a-z0-9_]+)({NOISE})?({TEMPERATURE})?$"
 
 
 def attention_of(backbone: str, depth: int | None) -> tuple[Attention | None, int]:

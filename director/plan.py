@@ -93,7 +93,7 @@ class Plan:
         return [(backbone, method) for backbone, names in methods.items() for method in names]
 
     def runs(self, experiment: str) -> list[Run]:
-        """Every run folder that holds a row: of each backbone its seeds, then `pooled` where a method pools them."""
+        """Every run folder that holds a row: of each backbone its seeds, then `pooled` where a method pools all."""
         chosen = self.experiments[experiment]
         return [
             Run(experiment, backbone, seed)
@@ -105,7 +105,7 @@ class Plan:
     def methods(self, run: Run) -> list[str]:
         """The rows whose predictions lie in a run folder, in their order."""
         names = self.experiments[run.experiment].methods.get(run.backbone, [])
-        return [name for name in names if bool(self.method(run.experiment, name).pools) is (run.seed == POOLED)]
+        return [name for name in names if self.method(run.experiment, name).pools_all is (run.seed == POOLED)]
 
     def jobs(self, experiment: str) -> list[Job]:
         """Every method's predictions, row by row, seed by seed."""
@@ -121,10 +121,18 @@ class Plan:
         methods = {name: self.method(run.experiment, name) for name in self.methods(run)}
         return {name: method.scales for name, method in methods.items() if method.scales}
 
-    def pooled(self, experiment: str, method: str, backbone: str) -> list[Job]:
-        """The members that a pooling method averages."""
-        source = self.method(experiment, method).pools
-        return [Job(experiment, backbone, seed, source) for seed in self.experiments[experiment].seeds]
+    def pooled(self, job: Job) -> list[Job]:
+        """The members that a pooling method averages: of all seeds, or of a run's own seed and those that follow it."""
+        method, seeds = self.method(job.experiment, job.method), self.experiments[job.experiment].seeds
+        if method.members:
+            first = seeds.index(job.seed)
+            seeds = [*seeds, *seeds][first : first + method.members]
+        return [Job(job.experiment, job.backbone, seed, method.pools) for seed in seeds]
+
+    def pooling(self) -> list[str]:
+        """Names of all methods that pool others, in any experiment."""
+        rows = [(experiment, name) for experiment in self.experiments for _, name in self.rows(experiment)]
+        return sorted({name for experiment, name in rows if self.method(experiment, name).pools})
 
     def students(self, experiment: str, backbone: str) -> list[str]:
         """Methods whose students are distilled from a backbone, also where the table has only rows made of them."""

@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocator
 
 from director.files import replacing
-from director.methods import ATTENTIONS, METHODS, NOISE, STUDENT, TEMPERATURE
+from director.methods import ATTENTIONS, ENSEMBLE_PATTERN, METHODS, NOISE, STUDENT, TEMPERATURE
 from director.numbers.predictions import Predictions
 from director.numbers.suites import load_suite
 from director.report.tables import row_name
@@ -161,6 +161,8 @@ def _parts(method: str) -> tuple[str, str, tuple[str, ...]]:
     if method.endswith(NOISE):
         family, variant, made = _parts(method.removesuffix(NOISE))
         return family, variant, (*made, "noise")
+    if few := re.fullmatch(ENSEMBLE_PATTERN, method):
+        return "ensemble", few[2], _parts(few[1])[2]
     entry = METHODS.get(method)
     if entry and entry.scales:
         family, variant, made = _parts(entry.scales)

@@ -3,6 +3,7 @@
 Defaults, the JSON schemas (config/*.schema.json) and the option page (docs/options.md) are generated from here.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from director.data.catalogue import DATASETS
 from director.methods import (
     BACKBONE_PATTERN,
+    ENSEMBLE_PATTERN,
     METHOD_PATTERN,
     METHODS,
     NOISE,
@@ -166,6 +168,11 @@ class Experiment(Schema):
             )
         if method.pools and len(self.seeds) < 2:
             raise ValueError(f"an {name} needs two seeds, not {self.seeds}; add a seed or drop the method {name}")
+        if method.members and method.members >= len(self.seeds):
+            raise ValueError(
+                f"{name} needs more than {method.members} seeds, not {self.seeds}; the ensemble of all of them is "
+                f"{name.removesuffix(f'_{method.members}')}"
+            )
         if method.pools and self.method(method.pools).scales and method.pools not in self.methods[backbone]:
             raise ValueError(f"{name} pools the row {method.pools} of {backbone}; add it to the methods")
         if method.randomness == "dropout":
@@ -205,11 +212,13 @@ class Experiment(Schema):
     def method(self, name: str) -> Method:
         """The method of a row: an entry of METHODS, the student's with the settings of a variant, or one made of these.
 
-        <method>_temperature: scaled by a temperature. <student>_noise: with a fitted noise scale. Raises ValueError for
-        a name that is none of them.
+        <method>_temperature: scaled by a temperature. <student>_noise: with a fitted noise scale. <ensemble>_<k>: of k
+        members. Raises ValueError for a name that is none of them.
         """
         if name in METHODS and name != STUDENT.name:
             return METHODS[name]
+        if ensemble := re.fullmatch(ENSEMBLE_PATTERN, name):
+            return METHODS[ensemble[1]].of_members(int(ensemble[2]))
         if name.endswith(TEMPERATURE):
             scaled = self.method(name.removesuffix(TEMPERATURE))
             if scaled.pools or scaled.scales:

@@ -37,7 +37,17 @@ def test_the_rows_of_the_default_study(plan):
     assert "ensemble" not in plan.methods(Run("digits", "softmax", 0))
     assert Run("digits", "kep_svgp_1", POOLED) not in plan.runs("digits")
     assert plan.scaled(Run("digits", "softmax", 0)) == {"temperature": "mle", "director_temperature": "director"}
-    assert plan.pooled("digits", "ensemble", "softmax")[0] == Job("digits", "softmax", 0, "mle")
+    members = plan.pooled(Job("digits", "softmax", POOLED, "ensemble"))
+    assert members == [Job("digits", "softmax", seed, "mle") for seed in (0, 1, 2)]
+
+
+def test_an_ensemble_of_two_is_a_row_with_a_run_for_each_seed(plan):
+    """It costs as much to train as a student and its teacher, and has a spread over seeds as they have."""
+    assert plan.method("cifar10-cpu", "ensemble_2").pools == "mle"
+    assert "ensemble_2" not in plan.methods(Run("cifar10-cpu", "softmax", POOLED))
+    rows = [job for job in plan.jobs("cifar10-cpu") if job.method == "ensemble_2"]
+    assert [[member.seed for member in plan.pooled(job)] for job in rows] == [[0, 1], [1, 2], [2, 0]]
+    assert plan.pooling() == ["ensemble", "ensemble_2", "temperature_ensemble"]
 
 
 @pytest.mark.parametrize("experiment", SHIPPED)
@@ -48,7 +58,7 @@ def test_every_row_of_every_experiment_has_its_runs_and_options(plan, experiment
     for backbone, name in plan.rows(experiment):
         method = plan.method(experiment, name)
         seeds = [job.seed for job in jobs if (job.backbone, job.method) == (backbone, name)]
-        assert seeds == ([POOLED] if method.pools else chosen.seeds)
+        assert seeds == ([POOLED] if method.pools_all else chosen.seeds)
         if method.weights:
             options = plan.prediction_options(experiment, name)
             assert (options["randomness"] == "none") is (options["samples"] == [1] and method.samples is None)

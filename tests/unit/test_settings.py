@@ -658,6 +658,10 @@ def test_a_student_without_noise_is_one_pass():
         (["mle", "mle_noise"], "mle has no noise of a student, which could be scaled"),
         (["mle", "director_fast_noise"], "no variant 'fast'; known: none"),
         (["mle", "temperature_ensemble"], "temperature_ensemble pools the row temperature of softmax; add it"),
+        (["mle", "temperature_ensemble_2"], "temperature_ensemble_2 pools the row temperature of softmax; add it"),
+        (["mle", "ensemble_3"], "ensemble_3 needs more than 3 seeds, not .*; the ensemble of all of them is ensemble"),
+        (["mle", "ensemble_2_temperature"], "ensemble_2 has no validation predictions; drop the method"),
+        (["mle", "ensemble_1"], "pattern"),
     ],
 )
 def test_rows_that_cannot_be_made_of_others_are_named(rows, message):

@@ -19,20 +19,21 @@ rule scale:
         "../scripts/scale.py"
 
 
-# Pool the predictions of all seeds into a deep ensemble.
+# Pool the predictions of all seeds, or of as many as a method says, into a deep ensemble.
 rule pool_ensemble:
     input:
-        members=lambda wildcards: list(map(declared, PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone))),
+        members=lambda wildcards: list(map(declared, PLAN.pooled(job_of(wildcards)))),
     output:
-        manifest=MANIFEST.replace("{seed}", POOLED),
-        cost=COST.replace("{seed}", POOLED),
+        manifest=MANIFEST,
+        cost=COST,
     params:
         code=code("pool_ensemble"),
-        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.pooled(wildcards.experiment, wildcards.method, wildcards.backbone)],
+        seed=lambda wildcards: run_of(wildcards).seed,
+        manifests=lambda wildcards: [MANIFEST.format(**job._asdict()) for job in PLAN.pooled(job_of(wildcards))],
     wildcard_constraints:
-        method="|".join(name for name, method in METHODS.items() if method.pools),
+        method="|".join(PLAN.pooling()) or "none",
     log:
-        "logs/pool_ensemble/{experiment}/{backbone}/{method}.log",
+        "logs/pool_ensemble/{experiment}/{backbone}/seed-{seed}/{method}.log",
     conda:
         ENVIRONMENT
     script:

@@ -9,7 +9,7 @@ from snakemake.settings.types import DeploymentMethod
 
 from director.data.catalogue import DATASETS
 from director.errors import InputError
-from director.methods import METHODS, POOLED
+from director.methods import POOLED
 from director.plan import Job, Plan, Run, lost_outputs, refuse_earlier_layout
 
 try:
@@ -88,6 +88,11 @@ def code(script, **table):
 def run_of(wildcards):
     """The run folder of a job."""
     return Run(wildcards.experiment, wildcards.backbone, wildcards.seed if wildcards.seed == POOLED else int(wildcards.seed))
+
+
+def job_of(wildcards):
+    """The predictions of a job."""
+    return Job(*run_of(wildcards), wildcards.method)
 
 
 def declared(job):

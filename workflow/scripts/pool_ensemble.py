@@ -1,9 +1,8 @@
-"""Pool the predictions of all seeds into a deep ensemble."""
+"""Pool the predictions of several seeds into a deep ensemble."""
 
 from pathlib import Path
 
 from director.job_log import start
-from director.methods import POOLED
 from director.numbers.ensemble import pool_ensemble
 
 start(snakemake.log[0])
@@ -11,5 +10,5 @@ names = {key: snakemake.wildcards[key] for key in ("experiment", "backbone", "me
 pool_ensemble(
     snakemake.params.manifests,
     Path(snakemake.output.manifest).parent,
-    about=names | {"seed": POOLED, "code": snakemake.params.code},
+    about=names | {"seed": snakemake.params.seed, "code": snakemake.params.code},
 )
