@@ -37,6 +37,8 @@ class TokenEmbedding(nn.Module):
 class TokenTransformer(Transformer):
     """A transformer of token numbers."""
 
+    kind = "tokens"
+
     @classmethod
     def embedding_of(cls, settings):
         return TokenEmbedding()
