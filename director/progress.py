@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from director.files import write_json
 from director.job_log import AGAIN
 
 WIDTH = 160  # of the longest line, in characters; a path in it is not broken
-RUNNING = Path(".snakemake/running.json")  # in the working folder: what the driver runs now, for `make status`
+RUNNING = Path(".snakemake/running.json")  # in the working folder: what the driver runs now
 EPOCH = re.compile(r"^\S+ (\S+) INFO director\.training\.fit: epoch (\d+), (.*)$", re.MULTILINE)
 
 
@@ -39,6 +39,11 @@ class Job:
 
     def __str__(self) -> str:
         return f"{self.rule} {'/'.join(self.about)}".rstrip()
+
+    def noted(self) -> dict[str, Any]:
+        """What other processes are told of it, in RUNNING."""
+        experiment = self.about[0] if self.about else ""
+        return {"rule": self.rule, "name": str(self), "experiment": experiment, "log": self.log, "epochs": self.epochs}
 
 
 class Progress:
@@ -105,7 +110,7 @@ class Progress:
 
     def _note(self) -> None:
         jobs = [self.jobs[number] for number in sorted(self.running)]
-        write_json(RUNNING, [{"rule": job.rule, "name": str(job), "log": job.log} for job in jobs])
+        write_json(RUNNING, [job.noted() for job in jobs])
 
     def _left(self, slots: int) -> str:
         """Time left, if as many jobs run side by side as now: from jobs of the same kind, else from an earlier run."""

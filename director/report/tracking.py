@@ -1,8 +1,9 @@
 """Runs in MLflow: the only place that knows it, and a sink: no number of the study comes from it.
 
 Jobs write files; one process publishes what came of them (`director.report.runs`) afterwards. Several processes writing
-to a fresh database at once lose runs in its schema creation, so nothing else talks to MLflow. A store may hold runs of
-others: those of this study carry its identity, and no other run is touched. What goes wrong there is a warning.
+to a fresh database at once lose runs in its schema creation, so nothing else talks to one; to a server
+`director.report.live` talks, too. A store may hold runs of others: those of this study carry its identity, and no other
+run is touched. What goes wrong there is a warning.
 """
 
 import logging
@@ -57,18 +58,23 @@ def attempt(publication: Callable[[], dict[str, str]], flag: str | Path, screen:
     try:
         content = publication()
     except Exception as error:
-        reason = str(error)
-        if not isinstance(error, InputError):  # which says all in one line itself
-            unknown = f"{type(error).__name__}: {reason.partition(chr(10))[0][:200]}; the log has more"
-            known = (remedy for words, remedy in REMEDIES.items() if words in reason)
-            reason = f"{re.sub('//[^/@]*@', '//', _store())}: {next(known, unknown)}"  # the address without a password
-        warning = f"not published to MLflow ({reason}). Tables do not need it; the same command tries again"
+        warning = f"not published to MLflow ({reason_of(error)}). Tables do not need it; the same command tries again"
         logging.getLogger(__name__).warning(warning, exc_info=not isinstance(error, InputError))
         print(f"warning: {warning}", file=screen, flush=True)
         content = {"due": warning}
         with _failures(flag).open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {warning}\n")
     write_json(flag, content)
+
+
+def reason_of(error: Exception) -> str:
+    """What is wrong with the store and what to do, in one line without a password."""
+    reason = str(error)
+    if isinstance(error, InputError):  # which says all in one line itself
+        return reason
+    unknown = f"{type(error).__name__}: {reason.partition(chr(10))[0][:200]}; the log has more"
+    known = (remedy for words, remedy in REMEDIES.items() if words in reason)
+    return re.sub("//[^/@ ]*@", "//", f"{_store()}: {next(known, unknown)}")
 
 
 def failed_attempts(flag: str | Path) -> int:
@@ -99,15 +105,9 @@ def publish(experiment: str, runs: Iterable[Run]) -> dict[str, str]:
     a run cannot be changed, so a changed run is written anew. Returns path -> run id. An experiment that was deleted in
     MLflow, and a run whose artifacts do not all arrive, raise InputError.
     """
-    import mlflow
-    from mlflow import MlflowClient
-    from mlflow.store.db import utils
-
-    utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
-    mlflow.set_tracking_uri(_store())
-    client = MlflowClient()
-    experiment_id = _experiment(client, experiment)
-    study = _study()
+    client = client_of_store()
+    experiment_id = experiment_of(client, experiment)
+    study = study_identity()
     old: dict[str | None, list[Any]] = {}
     for run in _search(client, experiment_id, study):
         old.setdefault(run.data.tags.get(PATH_TAG), []).append(run)
@@ -127,7 +127,18 @@ def publish(experiment: str, runs: Iterable[Run]) -> dict[str, str]:
     return ids
 
 
-def _study() -> str:
+def client_of_store() -> Any:
+    """A client of the store that MLFLOW_TRACKING_URI names, or of the one in this folder."""
+    import mlflow
+    from mlflow import MlflowClient
+    from mlflow.store.db import utils
+
+    utils.MAX_RETRY_COUNT = DATABASE_ATTEMPTS
+    mlflow.set_tracking_uri(_store())
+    return MlflowClient()
+
+
+def study_identity() -> str:
     """Identity of the study in this folder: random, made once. A copy in another folder has one of its own."""
     identities = read_json(STUDY) if STUDY.exists() else {}
     if not isinstance(identities, dict):
@@ -139,7 +150,7 @@ def _study() -> str:
     return identities[folder]
 
 
-def _experiment(client: Any, name: str) -> str:
+def experiment_of(client: Any, name: str) -> str:
     """Id of the MLflow experiment of this name, made if there is none.
 
     The default store lies in the folder of the study, but holds absolute paths of artifacts, which MLflow cannot

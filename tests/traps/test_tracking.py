@@ -1,11 +1,13 @@
 """Traps of tracking: runs that do not show, doubled runs, lost runs of others, a sink that holds up the study."""
 
 import base64
+import contextlib
 import io
 import math
 import os
 import re
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -21,7 +23,10 @@ from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
 from director.errors import InputError
 from director.files import file_digest, read_json, write_json, write_text
+from director.job_log import AGAIN
 from director.numbers.measure import FORMAT
+from director.progress import RUNNING
+from director.report.live import LOG, LiveRuns, start_beside
 from director.report.runs import Run, measured_run, training_run
 from director.report.tracking import attempt, failed_attempts, is_lost, publish, publish_runs, publish_tables
 
@@ -598,3 +603,121 @@ def test_many_metrics_fit_in_batches(client):
     publish("digits", [a_run("long", {f"p{n}": n for n in range(150)}, [("loss", float(n), n) for n in range(2500)])])
     run = runs_of(client)["long"]
     assert len(client.get_metric_history(run.info.run_id, "loss")) == 2500 and len(run.data.params) == 150
+
+
+def epochs(*numbers):
+    """Lines of a training's log."""
+    start = "2026-12-03 10:00:00,123 INFO director.training.fit: epoch"
+    return "".join(f"{start} {n}, learning_rate 1e-05, train_loss 0.{n}, val_nll 1\n" for n in numbers)
+
+
+def running(*seeds):
+    """What a driver notes while it trains these seeds."""
+    about = {"rule": "train_backbone", "experiment": "digits", "epochs": 9}
+    jobs = {f"train_backbone digits/softmax/{seed}": f"logs/{seed}.log" for seed in seeds}
+    write_json(RUNNING, [{**about, "name": name, "log": log} for name, log in jobs.items()])
+
+
+def live_run(client, seed):
+    return runs_of(client)[f"live: train_backbone digits/softmax/{seed}"]
+
+
+def curve(client, seed, name="train_loss"):
+    history = client.get_metric_history(live_run(client, seed).info.run_id, f"training/{name}")
+    return [(metric.step, metric.value) for metric in history]
+
+
+def test_curves_grow_with_their_training_and_give_way_to_the_finished_run(client):
+    runs = LiveRuns(client)
+    runs.look()  # the driver has not noted anything yet
+    running(0, 1)
+    write_text("logs/0.log", epochs(1, 2))
+    runs.look()
+    runs.look()
+    assert curve(client, 0) == [(1, 0.1), (2, 0.2)], "each epoch once"
+    assert curve(client, 0, "learning_rate")[0] == (1, 1e-05)
+    assert curve(client, 1) == [] and live_run(client, 1).info.status == "RUNNING"
+    running(0)
+    write_text("logs/0.log", f"{epochs(1, 2)}{AGAIN}\n{epochs(2, 3)}")
+    runs.look()
+    assert curve(client, 0) == [(1, 0.1), (2, 0.2), (3, 0.3)], "one that resumes goes on"
+    assert live_run(client, 1).info.status == "FINISHED"
+    runs.close()
+    assert live_run(client, 0).info.status == "KILLED"
+    publish("digits", [a_run("results/runs/digits/softmax/seed-0/backbone")])
+    assert set(runs_of(client)) == {"results/runs/digits/softmax/seed-0/backbone"}
+
+
+def test_only_a_server_is_told_of_running_trainings(client, monkeypatch):
+    assert start_beside() is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
+    assert start_beside() is None
+
+
+@contextlib.contextmanager
+def driver():
+    """A process that starts what streams the curves, and is killed."""
+    starting = "import gc, time; from director.report.live import start_beside; print(start_beside(), flush=True)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{starting}; gc.collect(); time.sleep(600)"], stdout=subprocess.PIPE, text=True
+    )
+    beside = int(process.stdout.readline())
+    try:
+        yield
+        assert Path(f"/proc/{beside}").exists()
+    finally:
+        process.kill()
+        process.wait()
+    assert within(60, lambda: not Path(f"/proc/{beside}").exists()), "nothing is left behind"
+
+
+def within(seconds, condition):
+    """Whether it comes true in time; what it raises counts as not yet."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            if condition():
+                return True
+        time.sleep(0.2)
+    return False
+
+
+def test_a_server_that_does_not_answer_is_one_warning_and_nothing_waits(client, monkeypatch, deaf):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", deaf)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    running(0)
+    began = time.monotonic()
+    with driver():
+        assert time.monotonic() - began < 5
+        assert within(60, lambda: LOG.read_text())
+    said = LOG.read_text()
+    assert said.count("training curves do not arrive") == 1 and "secret" not in said
+
+
+def test_curves_arrive_after_a_server_was_killed_and_started_again(client, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+
+    def serve():
+        command = f"mlflow server --port {port} --workers 1 --backend-store-uri sqlite:///mlflow.db".split()
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([sys.executable, "-m", *command], start_new_session=True, **silent)
+
+    running(0)
+    write_text("logs/0.log", epochs(1))
+    server = serve()
+    try:
+        with driver():
+            assert within(90, lambda: curve(client, 0)[-1][0] == 1)
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+            write_text("logs/0.log", epochs(1, 2))
+            assert within(60, lambda: "do not arrive" in LOG.read_text())
+            server = serve()
+            assert within(90, lambda: curve(client, 0)[-1][0] == 2)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert live_run(client, 0).info.status == "KILLED"

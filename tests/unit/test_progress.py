@@ -110,10 +110,16 @@ def test_running_trainings_say_epoch_loss_validation_and_time_left(clock, tmp_pa
     assert progress.trainings() == []
 
 
-def test_what_runs_is_noted_for_make_status(clock):
+def test_what_runs_is_noted_for_other_processes(clock):
     progress, _ = run(clock, trainings(0, log="logs/a.log"))
     progress.start(0)
-    expected = {"rule": "train_backbone", "name": "train_backbone digits/softmax/0", "log": "logs/a.log"}
+    expected = {
+        "rule": "train_backbone",
+        "name": "train_backbone digits/softmax/0",
+        "experiment": "digits",
+        "log": "logs/a.log",
+        "epochs": None,
+    }
     assert json.loads(RUNNING.read_text()) == [expected]
     progress.finish(0)
     assert json.loads(RUNNING.read_text()) == []

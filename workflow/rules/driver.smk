@@ -9,6 +9,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from director.driver import is_in_charge, take_charge
 from director.files import remove_temporaries
 from director.progress import Job as ShownJob, Progress
+from director.report.live import start_beside
 
 onstart:
     try:
@@ -18,6 +19,7 @@ onstart:
     for folder in ("results", "data"):
         remove_temporaries(folder)  # of jobs that were killed
     show_progress()
+    start_beside()
 
 
 class Screen(logging.Handler):
@@ -50,11 +52,11 @@ class Screen(logging.Handler):
             self.progress.say(self.replaced.format(record))
 
 
-def epochs_of(rule, wildcards):
+def epochs_of(name, wildcards):
     """How many epochs a training has; None for what is none."""
-    if rule == "train_backbone":
+    if name == "train_backbone":
         return PLAN.training_options(wildcards.experiment, wildcards.backbone)["training"].epochs
-    if rule == "train_student":
+    if name == "train_student":
         return PLAN.experiments[wildcards.experiment].student(wildcards.method).training.epochs
 
 
