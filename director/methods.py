@@ -20,21 +20,21 @@ class Method:
 
     A method either predicts with a trained model, or scales or pools what another method predicts.
 
-    weights: what it predicts with, the `backbone`, the same at its epoch of the lowest validation NLL (`early`), or the
-    `student` that it trains on the backbone's path. randomness: where its samples come from: `none` (one pass),
-    `dropout` masks, or the model's own `noise`. posterior: the attention whose posterior it samples. scales: the
-    method whose predictions it divides by a temperature. pools: the method whose runs of several seeds
-    it averages. members: how many seeds; None for all of them.
+    weights: what it predicts with, the `backbone`, the same at its epoch of the lowest validation NLL (`early`), the
+    backbone with a posterior of its last layer (`laplace`), or the `student` that it trains on the backbone's path.
+    randomness: where its samples come from: `none` (one pass), `dropout` masks, or the model's own `noise`. posterior:
+    the attention whose posterior it samples. scales: the method whose predictions it divides by a temperature. pools:
+    the method whose runs of several seeds it averages. members: how many seeds; None for all of them.
     samples: numbers of samples S of an experiment, one row of the table for each; None for a single pass. student: the
     method whose training gives the student that it predicts with. fits_noise: the scale of the noise is fitted on
-    validation data.
+    validation data. needs: the package of an extra without which it cannot be predicted.
 
     Endings make further methods of these, see `director.settings.experiment.Experiment.method`: `<method>_noise` of a
     student, `<method>_temperature` of any method that has validation predictions, and `<method>_<k>` of an ensemble.
     """
 
     name: str
-    weights: Literal["backbone", "early", "student"] | None = None
+    weights: Literal["backbone", "early", "laplace", "student"] | None = None
     randomness: Randomness = "none"
     posterior: str | None = None
     scales: str | None = None
@@ -43,6 +43,7 @@ class Method:
     samples: Callable[[Any], list[int]] | None = None
     student: str | None = None
     fits_noise: bool = False
+    needs: str | None = None
 
     def in_words(self) -> str:
         """What the method does, for a reader of the tables."""
@@ -54,6 +55,7 @@ class Method:
         model = {
             "backbone": "the trained backbone",
             "early": "the backbone at its epoch of the lowest validation NLL",
+            "laplace": "the trained backbone with a Laplace approximation of its last layer",
             "student": f"the student {self.student}, distilled from the backbone's path",
         }.get(self.weights, str(self.weights))
         noise = f"samples of its {self.posterior} posterior" if self.posterior else "roll-outs with noise"
@@ -97,6 +99,7 @@ METHODS = {
         Method("mle", "backbone"),
         Method("mle_early", "early"),
         Method("temperature", scales="mle"),
+        Method("laplace", "laplace", needs="laplace"),
         Method(
             "mc_dropout", weights="backbone", randomness="dropout", samples=lambda chosen: chosen.mc_dropout.samples
         ),

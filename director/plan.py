@@ -8,6 +8,7 @@ everything that has to be computed for them is here.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +43,9 @@ PRETRAINED_PATHS = (
     "director.path.transformers_models:DecoderPath",
 )
 STUDENT_MODEL = "director.models.student:StudentNetwork"
-# What a job does only with a student's weights, or for a pretrained model.
+# What a job does only with a student's weights, for a posterior, or for a pretrained model.
 STUDENT_LOADER = "director.path.students:load_student"
+LAPLACE = "director.training.laplace:fit_last_layer"
 PRETRAINED_TRAINING = "director.training.train_backbone:train_pretrained"
 ATTENTIONS = {
     "kep_svgp": "director.models.attention:KernelEigenpairAttention",
@@ -79,7 +81,19 @@ class Plan:
     def load(cls, config: Mapping[str, Any], file: str | Path) -> "Plan":
         """The plan of a configuration, see `director.settings.reading.load_configuration`; raises InputError."""
         configuration, experiments = load_configuration(config, file)
-        return cls(experiments, configuration.compute)
+        plan = cls(experiments, configuration.compute)
+        plan._refuse_missing_packages()
+        return plan
+
+    def _refuse_missing_packages(self) -> None:
+        for experiment in self.experiments:
+            for _, name in self.rows(experiment):
+                needed = self.predicted(experiment, name).needs
+                if needed and find_spec(needed) is None:
+                    raise InputError(
+                        f"experiment {experiment}: the row {name} needs the package {needed}, which is not installed; "
+                        f"`make {needed}`, or pip install 'director[{needed}]', or leave the row out"
+                    )
 
     # -- rows and runs
 
@@ -215,6 +229,7 @@ class Plan:
             "randomness": method.randomness,
             "samples": chosen.samples_of(name) or [1],
             "profile": method.weights == "student" and method.randomness == "noise",
+            "laplace": method.weights == "laplace",
             "normalisation": chosen.data.normalisation,
             "batch_size": chosen.predict_batch,
             "precision": chosen.precision,
@@ -285,7 +300,8 @@ class Plan:
         """Digest of what a script does for one job: a change of meaning reruns the jobs that it concerns, no other.
 
         experiment, backbone: of the job, where what it does depends on their data set, model and attention. table:
-        `dataset`, where the job is about one data set; `weights`, `backbone` or `student`, whose it predicts with.
+        `dataset`, where the job is about one data set; `weights` that it predicts with, `backbone`, `laplace` or
+        `student`.
         """
         entries: dict[str, tuple[str, ...]] = {}
         if dataset := table.get("dataset"):
@@ -301,6 +317,8 @@ class Plan:
             entries[MODEL_TABLE] = (STUDENT_MODEL,) if is_student and not is_pretrained else (model,)
             if not is_student:
                 entries[STUDENT_LOADER] = ()
+            if table.get("weights") != "laplace":
+                entries[LAPLACE] = ()
             if not is_pretrained:
                 entries[PRETRAINED_TRAINING] = ()
             entries[ATTENTION_TABLE] = (ATTENTIONS[attention.name],) if attention else ()

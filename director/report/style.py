@@ -37,9 +37,10 @@ FAMILIES = {
     "ensemble": ("#009E73", "^"),
     "kep_svgp": ("#0072B2", "D"),
     "sgpa": ("#56B4E9", "v"),
+    "laplace": ("#E69F00", "X"),
     STUDENT.name: ("#D55E00", "P"),
 }
-SPARE = (("#E69F00", "X"), ("#882255", "p"), ("#999933", "h"), ("#44AA99", ">"), ("#AA4499", "<"))
+SPARE = (("#882255", "p"), ("#999933", "h"), ("#44AA99", ">"), ("#AA4499", "<"))
 # what is made of a method -> the stroke that it adds to the line, in points; a method as it is has a solid one
 STROKES = {"early": 3.0, "temperature": 6.0, "noise": 1.0}
 GAP = 1.6

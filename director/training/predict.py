@@ -75,17 +75,17 @@ def predict(
     profile: np.ndarray | None = None
     training = trains_for_dropout if randomness == "dropout" else lambda module: False
     with module_modes(model, training), torch.no_grad(), autocast(device, precision):
-        for rows in _batches(examples, max(1, batch_size // samples)):
+        for rows in batches(examples, max(1, batch_size // samples)):
             inputs = to_device(examples.batch(rows)[0], device)
             variances: list[Tensor] = []
             if randomness == "dropout":
                 with seeded(device, seed, int(rows[0])):
-                    output = _call(model, _folded(inputs, samples))
+                    output = logits_of(model, _folded(inputs, samples))
             elif randomness == "noise":
                 noise = ScaledNoise(ExampleNoise(seed, examples.dataset.example[rows], samples, device), noise_scale)
                 output = _sample(model, inputs, noise, samples, variances)
             else:
-                output = _call(model, inputs)
+                output = logits_of(model, inputs)
             output = unfold(output.float(), samples)  # [S, B, C]
             if logits is None:
                 logits = _empty((samples, len(examples), output.shape[2]), scratch)
@@ -151,14 +151,14 @@ def has_steps(model: nn.Module) -> bool:
 def _sample(model: nn.Module, inputs: Any, noise: Noise, samples: int, variances: list[Tensor]) -> Tensor:
     """Logits [S*B, C] of the model's own noise; of a student, `variances` gets the mean variance [S*B] of each step."""
     if not has_steps(model):
-        return _call(model, _folded(inputs, samples), noise=noise)
+        return logits_of(model, _folded(inputs, samples), noise=noise)
 
     def on_step(log_variance: Tensor, mask: Tensor | None) -> None:
         variance = log_variance.exp().mean(-1).float()  # [R, N]
         real = torch.ones_like(variance) if mask is None else mask
         variances.append((variance * real).sum(1) / real.sum(1).clamp(min=1))
 
-    return _call(model, inputs, noise=noise, on_step=on_step, samples=samples)
+    return logits_of(model, inputs, noise=noise, on_step=on_step, samples=samples)
 
 
 def _empty(shape: tuple[int, ...], scratch: str | Path | None) -> np.ndarray:
@@ -176,15 +176,16 @@ def _folded(inputs: Any, samples: int) -> Any:
     return fold(inputs, samples)
 
 
-def _batches(examples: Any, size: int) -> Iterator[np.ndarray]:
-    """Rows in their order, or from the shortest text to the longest, which pads least."""
+def batches(examples: Any, size: int) -> Iterator[np.ndarray]:
+    """Rows of the examples in their order, or from the shortest text to the longest, which pads least."""
     lengths = getattr(examples, "lengths", None)
     order = np.arange(len(examples)) if lengths is None else np.argsort(lengths, kind="stable")
     for start in range(0, len(examples), size):
         yield order[start : start + size]
 
 
-def _call(model: nn.Module, inputs: Any, **options: Any) -> Tensor:
+def logits_of(model: nn.Module, inputs: Any, **options: Any) -> Tensor:
+    """What a classifier's call gives for a batch, without the wrapping of transformers."""
     # The models of this project, which have a kind, take a mapping as it is; those of others its entries by name.
     by_name = isinstance(inputs, Mapping) and not hasattr(model, "kind")
     output = model(**inputs, **options) if by_name else model(inputs, **options)

@@ -24,6 +24,7 @@ from director.settings.suite import Suite
 from director.settings.training import Compute
 from director.training.examples import examples_for
 from director.training.job import read_train_seconds
+from director.training.laplace import fit_last_layer
 from director.training.predict import has_steps, predict
 
 DEPTH = "depth.npz"  # <suite>.depth.npz lies beside the predictions of a student
@@ -47,6 +48,7 @@ def predict_run(
     batch_size: int = 512,
     precision: str = "float32",
     fit_noise: Callable[[Callable[[float], Predictions]], float] | None = None,
+    laplace: bool = False,
     compute: Compute,
 ) -> None:
     """Write the predictions of every suite into `folder`, see `director.numbers.suites.write_suites`.
@@ -57,7 +59,8 @@ def predict_run(
     float32 [N, L] (`Output.profile`) and, for S > 1, predictive_entropy, expected_entropy and mutual_information
     float64 [N], in nats. about: experiment, backbone, method and the like. fit_noise: gives the noise scale with which
     every suite is made, from a function that gives the predictions on the suite `val` with a scale and the most
-    samples, see `director.training.noise_scale`; None: the noise as it was trained.
+    samples, see `director.training.noise_scale`; None: the noise as it was trained. laplace: with a posterior of the
+    last layer, fitted on the training part (`director.training.laplace`); its time counts as training.
 
     Suites that an earlier, killed job has finished are kept. The same seed on the same machine gives the same bytes;
     seconds are in the cost file, without the time to load.
@@ -77,7 +80,12 @@ def predict_run(
     datasets = {name: Dataset.load(path) for name, path in dataset_folders.items()}
     split = load_split(split_file)
     options = {"randomness": randomness, "seed": seed, "batch_size": batch_size, "precision": precision}
-    most = max(samples)
+    most, fitted, packages = max(samples), {}, ["torch", "numpy"]
+    if laplace:
+        part = _chosen(datasets[suites["val"].dataset], suites["val"].model_copy(update={"part": "train"}), split)
+        model = fit_last_layer(model, examples_for(model, part, normalisation), batch_size=batch_size, device=device)
+        train_seconds += model.seconds
+        fitted, packages = {"prior_precision": model.prior_precision}, [*packages, "laplace-torch"]
     if fit_noise is not None:
         part = _chosen(datasets[suites["val"].dataset], suites["val"], split)
         validation = examples_for(model, part, normalisation)
@@ -95,8 +103,9 @@ def predict_run(
         "weights": file_digest(weights_file),
         "precision": precision,
         **({"noise_scale": options["noise_scale"]} if "noise_scale" in options else {}),
+        **fitted,
         "commit": git_commit(),
-        "versions": versions("torch", "numpy"),
+        "versions": versions(*packages),
     }
 
     def make(name: str) -> Made:

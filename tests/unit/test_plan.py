@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from director import plan as plan_module
 from director.errors import InputError
 from director.methods import POOLED
 from director.plan import (
@@ -130,3 +131,23 @@ def test_definitions_that_the_plan_names_exist(definition):
     import pkgutil
 
     assert isinstance(pkgutil.resolve_name(definition), type)
+
+
+def test_a_row_whose_package_is_missing_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    chosen = yaml.safe_load((ROOT / "config/experiments/digits.yaml").read_text(encoding="utf-8"))
+    chosen["methods"] = {"softmax": ["mle", "laplace_temperature"]}
+    chosen["comparison"] = {"reference": ["softmax", "mle"]}
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments/digits.yaml").write_text(yaml.safe_dump(chosen), encoding="utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text("experiments: [digits]", encoding="utf-8")
+    monkeypatch.setattr(plan_module, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"experiment digits: the row laplace_temperature needs .*make laplace"):
+        Plan.load({"experiments": ["digits"]}, config)
+    monkeypatch.setattr(plan_module, "find_spec", lambda name: True)
+    plan = Plan.load({"experiments": ["digits"]}, config)
+    assert plan.names(weights="laplace") == ["laplace"] and plan.names(weights="backbone") == ["mle"]
+    assert plan.prediction_options("digits", "laplace")["laplace"]
+    assert plan.code("predict", "digits", "softmax", weights="laplace") != plan.code(
+        "predict", "digits", "softmax", weights="backbone"
+    )

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from builders import CPU, NORMALISATION, kep_attention, random_images, random_model, random_student
 from pydantic import ValidationError
 
@@ -19,6 +20,7 @@ from director.numbers.predictions import expected_entropy, mutual_information, p
 from director.numbers.suites import load_suite, read_cost, suite_file
 from director.settings.suite import Suite
 from director.training import predict_run as predict_run_module
+from director.training.laplace import fit_last_layer
 from director.training.noise_scale import fit_into_file, read_noise_scale
 from director.training.predict import predict
 from director.training.predict_run import predict_run
@@ -348,3 +350,17 @@ def test_no_noise_at_all_may_be_best(data):
     manifest = run(data, {"val": VALIDATION}, fit_noise=lambda predict: 0.0, **STUDENT | {"samples": [2]})
     first, second = load_suite(manifest, "val").logits
     np.testing.assert_array_equal(first, second)
+
+
+def test_a_laplace_row_is_fitted_on_the_training_part_and_says_with_what(data):
+    pytest.importorskip("laplace", reason="laplace-torch is not installed (make laplace)")
+    manifest = run(data, SUITES, laplace=True)
+    predictions = load_suite(manifest, "test")
+    np.testing.assert_allclose(np.exp(predictions.logits).sum(-1), 1, rtol=1e-5)
+    assert predictions.about["prior_precision"] > 0 and "laplace-torch" in predictions.about["versions"]
+    model = random_model(dropout=0.3)
+    train = ImageExamples(Dataset.load(data / "clean").select(np.arange(10)), NORMALISATION)
+    fitted = fit_last_layer(model, train, batch_size=8, device=torch.device("cpu"))
+    assert fitted.prior_precision == predictions.about["prior_precision"]
+    assert read_cost(manifest.with_name("cost.json"))["train_seconds"] > 12.5, "fitting is part of its training"
+    assert len(load_suite(manifest, "ood-other").example) == 6

@@ -28,6 +28,23 @@ rule predict:
         "../scripts/predict.py"
 
 
+# The same with a posterior of the last layer, which is fitted on the training part first.
+use rule predict as predict_laplace with:
+    input:
+        weights=BACKBONE_WEIGHTS["backbone"],
+        training_cost=ancient(f"{BACKBONE}/cost.json"),
+        manifests=lambda wildcards: raw(*PLAN.datasets(wildcards.experiment)),
+        split=f"{BACKBONE}/split.npz",
+    params:
+        code=code("predict", weights="laplace"),
+        options=lambda wildcards: PLAN.prediction_options(wildcards.experiment, wildcards.method),
+    wildcard_constraints:
+        method="|".join(PLAN.names(weights="laplace")) or "none",
+        seed=r"\d+",
+    log:
+        "logs/predict_laplace/{experiment}/{backbone}/seed-{seed}/{method}.log",
+
+
 # Every suite with a student's roll-outs, and the uncertainty along their depth.
 use rule predict as predict_student with:
     input:
