@@ -110,6 +110,44 @@ def plot(arguments: argparse.Namespace) -> None:
     print(arguments.out)
 
 
+def distil(arguments: argparse.Namespace) -> None:
+    """Make a student of a fine-tuned classifier, and print what both say of the validation data.
+
+    The classifier stays as it is; the student is written into a folder, and needs the classifier to predict.
+    """
+    from director.checkpoint import Classifier, distil
+    from director.numbers.metrics import accuracy, ece_15, nll
+    from director.reconfigure import TRAINING
+
+    classifier = Classifier.load(arguments.model, max_length=arguments.max_length, device=arguments.device)
+    columns = {"text": arguments.text, "label": arguments.label}
+    train = classifier.read(arguments.train, **columns, shuffle=True)
+    validation = classifier.read(arguments.validation, **columns)
+    training = TRAINING.model_copy(update={"epochs": arguments.epochs}) if arguments.epochs else TRAINING
+    part = {"last": arguments.last, "states_every": arguments.states_every}
+    options = {**part, "samples": arguments.samples, "seed": arguments.seed, "training": training}
+    found = distil(classifier, train, validation, arguments.out, **options)
+    numbers = [[name, accuracy(made), nll(made), ece_15(made)] for name, made in found.items()]
+    print(_aligned([["validation", "accuracy", "nll", "ece_15"], *numbers]))
+    print(arguments.out)
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    """Predict with a student that `director distil` wrote: class probabilities and uncertainty of every input.
+
+    A table has a column p_<class> for each class, predictive_entropy, expected_entropy and mutual_information in nats,
+    and the label where there is one; an .npz the logits of every roll-out.
+    """
+    from director.checkpoint import load_student, writable_suffix, write_predictions
+
+    writable_suffix(arguments.out)
+    student, classifier = load_student(arguments.student, arguments.model, arguments.device)
+    data = classifier.read(arguments.data, text=arguments.text, label=arguments.label)
+    found = student.predictions(data, arguments.samples, arguments.seed, labelled=data.labels is not None)
+    write_predictions(arguments.out, found, classifier.classes)
+    print(arguments.out)
+
+
 def table(arguments: argparse.Namespace) -> None:
     """Print the main table by experiment: mean ± standard deviation over seeds, the best of each column bold."""
     from director.terminal import print_table
@@ -261,6 +299,47 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.set_defaults(verb=plot)
     verb.add_argument("--out", required=True, metavar="FIGURE", help="the figure to write, .svg or .png")
+
+    inputs = argparse.ArgumentParser(add_help=False)
+    inputs.add_argument("--text", default="text", metavar="NAME", help="column of texts in a table (default text)")
+    inputs.add_argument("--label", metavar="NAME", help="column of labels in a table; else label, labels or y")
+    inputs.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto: a GPU where there is one"
+    )
+
+    verb = verbs.add_parser(
+        "distil", parents=[inputs], help="make a student of a fine-tuned classifier", description=distil.__doc__
+    )
+    verb.set_defaults(verb=distil)
+    verb.add_argument(
+        "model", metavar="MODEL", help="checkpoint of timm or transformers: a folder, or a name on the hub"
+    )
+    for name in ("train", "validation"):
+        verb.add_argument(
+            name,
+            metavar=name.upper(),
+            help="a table of texts (.csv, .tsv, .parquet), or a folder of images with a sub-folder for each class",
+        )
+    verb.add_argument("--out", required=True, metavar="FOLDER", help="where the student is written")
+    verb.add_argument("--last", type=int, metavar="K", help="layers at the end that are replaced (default a third)")
+    verb.add_argument(
+        "--states-every", type=int, default=1, metavar="M", help="layers that become one step (default 1)"
+    )
+    verb.add_argument("--samples", type=int, default=10, metavar="S", help="roll-outs of a prediction (default 10)")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, order and noise (default 0)")
+    verb.add_argument("--epochs", type=int, metavar="E", help="at most so many (default 10)")
+    verb.add_argument("--max-length", type=int, default=128, metavar="T", help="tokens of a text (default 128)")
+
+    verb = verbs.add_parser(
+        "predict", parents=[inputs], help="predict with a student that distil made", description=predict.__doc__
+    )
+    verb.set_defaults(verb=predict)
+    verb.add_argument("student", metavar="STUDENT", help="folder that `director distil` wrote")
+    verb.add_argument("data", metavar="DATA", help="as TRAIN of `director distil`; labels are not needed")
+    verb.add_argument("--out", required=True, metavar="FILE", help="what is written: .csv, .parquet or .npz")
+    verb.add_argument("--samples", type=int, metavar="S", help="roll-outs (default: as distilled)")
+    verb.add_argument("--seed", type=int, metavar="N", help="of the noise (default: as distilled)")
+    verb.add_argument("--model", metavar="MODEL", help="where the classifier lies now, if it was moved")
 
     verb = verbs.add_parser("table", help="print the main table of a study", description=table.__doc__)
     verb.set_defaults(verb=table)

@@ -90,7 +90,7 @@ def _from_table(
     path: str | Path, label: str | None, classes: Sequence[str] | None, labelled: bool
 ) -> tuple[list[str], NDArray[np.float64], dict[str, Any]]:
     """The class columns of a table, what is in them [N, C], and the other arguments of `Predictions`."""
-    columns = _read_table(path)
+    columns = read_table(path)
     asked = [name for name in classes or () if name in columns]  # called a class: neither label nor field
     label = _label_column(path, columns, label, asked, labelled)
     rest = {name: column for name, column in columns.items() if name != label}
@@ -110,7 +110,7 @@ def _from_table(
     return names, values, {"labels": targets, **given, "about": {"classes": _short(names)}}
 
 
-def _read_table(path: str | Path) -> Columns:
+def read_table(path: str | Path) -> Columns:
     with reading(path, "a table that can be read", "check the path, or write it as CSV in UTF-8 or as Parquet"):
         table, index = _parquet(path) if Path(path).suffix.lower() == ".parquet" else (_csv(path), ())
     columns: Columns = {}
