@@ -40,6 +40,7 @@ PRETRAINED_PATHS = (
     "director.path.transformers_models:BertPath",
     "director.path.transformers_models:DistilBertPath",
     "director.path.transformers_models:VitPath",
+    "director.path.transformers_models:Dinov2Path",
     "director.path.transformers_models:DecoderPath",
 )
 STUDENT_MODEL = "director.models.student:StudentNetwork"

@@ -99,10 +99,10 @@ class Director(nn.Module):
 
         path: your own view of a model that is not known here, a subclass of `director.path.view.ResidualPath`
         (docs/your-own-model.md); None finds one for timm's ViT and DeiT and transformers' BERT, RoBERTa, XLM-R,
-        DistilBERT, ViT, Llama and Qwen2. last: how many of its layers are replaced, counted from the end; None: a third
-        of them (`default_last`). states_every: how many layers are one step; it divides `last`. kernel: settings of the
-        kernel. samples: roll-outs of a prediction that does not say how many. seed: of the kernel's weights, of the
-        order of training and of its noise. verbose: print what was found.
+        DistilBERT, ViT, DINOv2, Llama and Qwen2. last: how many of its layers are replaced, counted from the end; None:
+        a third of them (`default_last`). states_every: how many layers are one step; it divides `last`. kernel:
+        settings of the kernel. samples: roll-outs of a prediction that does not say how many. seed: of the kernel's
+        weights, of the order of training and of its noise. verbose: print what was found.
 
         Raises InputError for an architecture without a path, and for a part of it that does not exist.
         """

@@ -23,7 +23,7 @@ from director.models.student import StudentNetwork
 from director.models.transformers import PathReadout, Transformer
 from director.path.partial import PartialPath, default_last
 from director.path.timm_models import VisionTransformerPath
-from director.path.transformers_models import BertPath, DecoderPath, DistilBertPath, VitPath
+from director.path.transformers_models import BertPath, DecoderPath, Dinov2Path, DistilBertPath, VitPath
 from director.path.view import ResidualPath, class_name, trainable_copy
 from director.settings.training import Kernel
 
@@ -93,6 +93,7 @@ PATHS: dict[str, type[ResidualPath]] = {
     "transformers.models.xlm_roberta.modeling_xlm_roberta.XLMRobertaForSequenceClassification": BertPath,
     "transformers.models.distilbert.modeling_distilbert.DistilBertForSequenceClassification": DistilBertPath,
     "transformers.models.vit.modeling_vit.ViTForImageClassification": VitPath,
+    "transformers.models.dinov2.modeling_dinov2.Dinov2ForImageClassification": Dinov2Path,
     "transformers.models.llama.modeling_llama.LlamaForSequenceClassification": DecoderPath,
     "transformers.models.qwen2.modeling_qwen2.Qwen2ForSequenceClassification": DecoderPath,
 }

@@ -65,7 +65,7 @@ class _Logits(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.parts = _part(model, "norm", "fc_norm", "head_drop", "head", "head_dist")
+        self.parts = _part(model, "norm", "attn_pool", "fc_norm", "head_drop", "head", "head_dist")
         self.parts.distilled_training = False  # a student has the mean of both heads in training, too
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,8 +86,6 @@ def _check(model: nn.Module) -> None:
     name = class_name(model)
     if not len(model.blocks):
         raise InputError(f"{name} has no blocks, so no path")
-    if model.attn_pool is not None:
-        raise InputError(f"{name} pools by attention ({class_name(model.attn_pool)}), which has no residual path here")
     if not model.global_pool or isinstance(model.head, nn.Identity):
         raise InputError(
             f"{name} is no classifier: global_pool is {model.global_pool!r}, num_classes {model.num_classes}; "

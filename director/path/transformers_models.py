@@ -8,6 +8,7 @@ segment. The model is given what it takes itself: a mapping with its own names, 
 tensor alone.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -182,6 +183,42 @@ class VitPath(TransformersPath):
         own, x = layer.attention, layer.layernorm_before(x)
         queries, keys, values = (split_heads(linear(x), self.heads) for linear in (own.q_proj, own.k_proj, own.v_proj))
         return Attention(queries, keys, values, own.scaling, own.o_proj)
+
+
+class Dinov2Path(TransformersPath):
+    """The path of DINOv2, a pre-norm transformer with layer scale; class token and mean patch are read out."""
+
+    takes = ("pixel_values",)
+
+    def __init__(self, model: nn.Module) -> None:
+        config, encoder = model.config, model.dinov2
+        self.layers = encoder.encoder.layer
+        embeddings = copy.copy(encoder.embeddings)  # another view of the same, without what only pretraining uses
+        embeddings._parameters = {**embeddings._parameters, "mask_token": None}
+        super().__init__(
+            model,
+            config.hidden_size,
+            config.num_attention_heads,
+            _PixelEmbedding(embeddings, self.takes),
+            [
+                _PreNormEnd(layer.norm2, nn.Sequential(layer.mlp, layer.layer_scale2), layer.drop_path)
+                for layer in self.layers
+            ],
+            Head(encoder.layernorm, _FirstTokenAndMean(), model.classifier),
+        )
+
+    def _attention(self, step, x):
+        layer = self.layers[step - 1]
+        own, x = layer.attention, layer.norm1(x)
+        queries, keys, values = (split_heads(linear(x), self.heads) for linear in (own.q_proj, own.k_proj, own.v_proj))
+        return Attention(queries, keys, values, own.scaling, own.o_proj, layer.layer_scale1.lambda1)
+
+
+class _FirstTokenAndMean(nn.Module):
+    """[B, N, d] -> [B, 2d]: the class token, and the mean of the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=1)
 
 
 class _PixelEmbedding(nn.Module):

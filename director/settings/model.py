@@ -68,7 +68,7 @@ class TextModel(Model):
 class PretrainedModel(Schema):
     """Somebody else's pretrained model, fine-tuned here or taken as it is, and what a student replaces of it.
 
-    timm's ViT and DeiT; BERT, which MiniLM is, RoBERTa, XLM-R, DistilBERT, ViT, Llama and Qwen2 of transformers.
+    timm's ViT and DeiT; of transformers BERT, which MiniLM is, RoBERTa, XLM-R, DistilBERT, ViT, DINOv2, Llama, Qwen2.
     """
 
     kind: Literal["pretrained"] = Field(description="what the model reads")

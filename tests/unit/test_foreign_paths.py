@@ -43,6 +43,12 @@ def vit(**changes):
     return of_transformers("ViT", "ForImageClassification", **sizes | {"image_size": 12, "patch_size": 4} | changes)
 
 
+def dinov2(**changes):
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "mlp_ratio": 2}
+    sizes |= {"image_size": 12, "patch_size": 4, "layerscale_value": 0.7, "drop_path_rate": 0.3}
+    return of_transformers("Dinov2", "ForImageClassification", **sizes | changes)
+
+
 def decoder(kind="Llama", **changes):
     sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 24}
     return of_transformers(kind, **sizes | {"num_key_value_heads": 2, "max_position_embeddings": 20} | changes)
@@ -67,6 +73,10 @@ IMAGES = {
     "any-size": partial(timm_model, img_size=8, dynamic_img_size=True),
     "patch-dropout": partial(timm_model, patch_drop_rate=0.5),
     "distilled": partial(timm_model, VisionTransformerDistilled),
+    "attention-pool": partial(timm_model, global_pool="map", class_token=False),
+    "attention-pool-prr": partial(timm_model, global_pool="prr"),
+    "dinov2": dinov2,
+    "dinov2-swiglu": partial(dinov2, use_swiglu_ffn=True, drop_path_rate=0.0),
     "vit": vit,
     "vit-wide-heads": partial(vit, head_dim=6, qkv_bias=False),
 }
@@ -135,6 +145,7 @@ NORM_AFTER_ATTENTION = {
     "SelfOutput": "LayerNorm",  # BERT, RoBERTa
     "TransformerBlock": "sa_layer_norm",  # DistilBERT
     "ViTLayer": "layernorm_after",
+    "Dinov2Layer": "norm2",
     "DecoderLayer": "post_attention_layernorm",
     "Block": "norm2",  # timm
 }
@@ -335,8 +346,6 @@ def test_the_variance_of_a_step_is_that_of_its_samples(name):
 
 
 REFUSED = {
-    "attention pooling": (partial(timm_model, global_pool="map"), r"VisionTransformer pools by attention \(.*Latent\)"),
-    "attention pooling, prr": (partial(timm_model, global_pool="prr"), r"pools by attention \(.*AttentionPoolPrr\)"),
     "no pooling": (partial(timm_model, global_pool=""), r"is no classifier: global_pool is ''"),
     "no head": (partial(timm_model, num_classes=0), r"num_classes 0; make it with a pooling and a head"),
     "post-norm": (partial(timm_model, block_fn=vision_transformer.ResPostBlock), r"has blocks timm\..*\.ResPostBlock"),
