@@ -686,9 +686,8 @@ def test_a_server_that_does_not_answer_is_one_warning_and_nothing_waits(client, 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", deaf)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     running(0)
-    began = time.monotonic()
     with driver():
-        assert time.monotonic() - began < 5
+        assert not LOG.read_text(), "the driver goes on before the server was asked"
         assert within(60, lambda: LOG.read_text())
     said = LOG.read_text()
     assert said.count("training curves do not arrive") == 1 and "secret" not in said
