@@ -1,6 +1,9 @@
 """A classifier in a folder and data in files: `director distil` and `director predict`."""
 
 import csv
+import re
+import shutil
+from pathlib import Path
 
 import mlflow
 import numpy as np
@@ -20,8 +23,8 @@ from director.errors import InputError
 from director.files import read_json, write_json
 from director.foreign import read
 from director.numbers.predictions import Predictions, mutual_information
-from director.report.pyfunc import save_student
 
+PAGE = Path(__file__).parents[2] / "docs/your-own-model.md"
 BERT = transformers.BertForSequenceClassification
 
 
@@ -153,9 +156,15 @@ def test_tables_that_do_not_go_are_refused_by_name(texts, tmp_path, capsys, cont
     assert not (tmp_path / "out").exists()
 
 
-def test_a_student_is_a_model_of_mlflow_without_a_pickle(texts, tmp_path, capsys):
+def test_a_student_is_a_model_of_mlflow_without_a_pickle(texts, tmp_path, monkeypatch):
     assert distil(texts, "bert", ".csv") == 0
-    save_student(tmp_path / "model", texts / "student")
+    shutil.copytree(texts / "student", tmp_path / "calibrated")
+    monkeypatch.chdir(tmp_path)
+    exec(
+        re.search(r"^from director\.report\.pyfunc .*?^save_student[^\n]*", PAGE.read_text(), re.DOTALL | re.MULTILINE)[
+            0
+        ]
+    )
     assert not [file.name for file in (tmp_path / "model").rglob("*.pkl")]
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     asked = pd.DataFrame({"text": sentences()[:5]}, index=[4, 2, 0, 1, 3])

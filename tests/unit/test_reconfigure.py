@@ -355,7 +355,7 @@ def test_the_page_of_your_own_model_runs(tmp_path, monkeypatch):
 
 def test_a_model_that_nobody_foresaw_takes_the_path_of_the_page(tmp_path):
     names = {"model": Encoder()}
-    exec(shown(2), names)
+    exec(shown(3), names)
     inputs = torch.randn(COUNT, 4, 5, generator=torch.Generator().manual_seed(2))
     data = (inputs, (inputs.mean((1, 2)) > 0).long())
     student = names["student"].fit(data, data, training=SHORT)
