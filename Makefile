@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Both make the environment first if it is not there: Python 3.11 and Linux x86-64
 # for the exact versions of requirements.lock; elsewhere see README, "Installing elsewhere".
-.PHONY: main status report test test-library test-pipeline lint bench text-demo laplace s3-demo
+.PHONY: main status report test test-library test-pipeline lint bench text-demo laplace accelerate s3-demo
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -55,6 +55,10 @@ text-demo: .venv/.complete
 # last-layer Laplace approximations, for the row `laplace`
 laplace: .venv/.complete
 	$(BIN)/python -m pip install -qq laplace-torch==0.3
+
+# a program of several processes or GPUs (docs/your-own-model.md)
+accelerate: .venv/.complete
+	$(BIN)/python -m pip install -qq accelerate==1.16.0
 
 # dvc with S3 and a server of it for tests, apart: their botocore wants an older python-dateutil than requirements.lock has
 s3-demo:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from director.device import autocast, module_modes, seeded, to_device
 from director.errors import InputError
@@ -130,6 +131,7 @@ class Director(nn.Module):
         fit_noise: bool = True,
         precision: str = "float32",
         cache_gigabytes: float = 4.0,
+        accelerator: Any = None,
     ) -> "Director":
         """Learn the model's path, keep the epoch with the lowest validation NLL, and fit the size of the noise.
 
@@ -145,6 +147,10 @@ class Director(nn.Module):
         held in memory, up to `cache_gigabytes` of them. Beyond, and where all layers are replaced, it runs live, in
         each epoch over the batches as they come.
 
+        accelerator: an `accelerate.Accelerator` of a program that runs in several processes (`accelerate launch`). The
+        training data are then a DataLoader, of which each process takes its share; gradients are averaged, so that
+        all end with the same student. Each validates on all of the validation data. Its mixed precision is taken, too.
+
         One batch is walked before anything else. Raises InputError where the path does not give the model's own logits,
         and for data that have no labels or other classes than the model.
         """
@@ -154,6 +160,8 @@ class Director(nn.Module):
             training=training,
             selection_samples=selection_samples,
         )
+        if accelerator is not None:
+            train, precision = self._share(train, accelerator), _precision(accelerator, precision)
         train, validation = (Batches(data, self.path.model, training.batch_size) for data in (train, validation))
         inputs, _ = train.first()
         sizes = check_path(self.path, inputs)
@@ -187,6 +195,7 @@ class Director(nn.Module):
                 device=self._device,
                 precision=precision,
                 state_seconds=math.inf,
+                accelerator=accelerator,
             )
         self.history, self.noise_scale = done.history, 1.0
         if fit_noise:
@@ -317,6 +326,14 @@ class Director(nn.Module):
             raise InputError("there is no input; give data with at least one")
         return np.concatenate(parts, axis=1)
 
+    def _share(self, train: Any, accelerator: Any) -> DataLoader:
+        """This process's part of a loader."""
+        if not isinstance(train, DataLoader):
+            raise InputError(f"several processes share a DataLoader; the training data are a {type(train).__name__}")
+        if self._device.type != accelerator.device.type:
+            raise InputError(f"the model is on {self._device}; call model.to(accelerator.device) before from_model")
+        return accelerator.prepare_data_loader(train)
+
     def _start(self, inputs: Any) -> dict[str, Tensor]:
         """X[0], and the mask if there is one, of inputs or of what this gave."""
         x, mask = self.network.start(inputs)
@@ -331,6 +348,13 @@ class Director(nn.Module):
         if not labels:
             raise InputError("there is no validation input; give data with at least one")
         return held_out, np.concatenate(labels)
+
+
+def _precision(accelerator: Any, precision: str) -> str:
+    """The accelerator's mixed precision, where it has one, else `precision`."""
+    if accelerator.mixed_precision not in ("no", "bf16"):
+        raise InputError(f"mixed precision {accelerator.mixed_precision!r} is not supported; choose bf16 or no")
+    return "bfloat16" if accelerator.mixed_precision == "bf16" else precision
 
 
 def _found(path: ResidualPath, part: PartialPath, chosen: int | None) -> str:

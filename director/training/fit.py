@@ -78,6 +78,7 @@ def fit(
     penalties: Mapping[str, float] | None = None,
     annealing: float = 0.0,
     state_seconds: float = 30.0,
+    accelerator: Any = None,
 ) -> Fit:
     """Train `model` in place; it ends in evaluation mode with the weights of the chosen epoch.
 
@@ -96,6 +97,10 @@ def fit(
     `identity` (JSON-able: settings, data, seed, code) is the same. It is left there: call
     `director.training.resume.remove_state` when what came of the training is on disk.
 
+    accelerator: an `accelerate.Accelerator`, in each of the processes that train together. Each has its own share as
+    `train`, of equally many batches, and draws its own noise; a step takes the mean of their gradients, so that all
+    keep the same weights, and each evaluates them.
+
     Raises InputError without training examples, and when loss or weights stop being finite.
     """
     if not len(train):
@@ -106,14 +111,23 @@ def fit(
     optimiser = torch.optim.Adam(weights, training.learning_rate, weight_decay=training.weight_decay, fused=True)
     progress = load_state(state_file, identity, model, optimiser)
     steps_per_epoch = len(train.epoch_batches(training.batch_size, seed, epoch=0))
+    own = () if accelerator is None else (accelerator.process_index,)  # what sets its noise apart from the others'
+    if accelerator is not None:
+        counts = accelerator.gather(torch.tensor([steps_per_epoch], device=device)).tolist()
+        if len(set(counts)) > 1:  # or they would wait for each other for ever
+            raise InputError(f"the processes have {counts} batches an epoch; give each as many")
     steps = training.epochs * steps_per_epoch
     if progress.step:
         log.info("resuming at step %d of %d", progress.step, steps)
     loss = torch.compile(loss) if compile else loss
 
+    def shared(value: Tensor) -> Tensor:
+        """Its mean over the processes."""
+        return value if accelerator is None else accelerator.reduce(value, "mean")
+
     def take_step(rows: np.ndarray, epoch: int, rate: float) -> None:
         inputs, labels = (to_device(batch, device) for batch in train.batch(rows, epoch))
-        with seeded(device, seed, progress.step) as generator, autocast(device, precision):
+        with seeded(device, seed, progress.step, *own) as generator, autocast(device, precision):
             terms = loss(inputs, labels, generator)
         share = penalty_share_at(annealing, progress.step, steps)
         added = sum(share * weight * terms[name] for name, weight in (penalties or {}).items())
@@ -124,6 +138,8 @@ def fit(
             group["lr"] = rate
         optimiser.zero_grad()
         terms["loss"].backward()
+        for weight in weights:
+            weight.grad = None if weight.grad is None else shared(weight.grad)
         if training.gradient_clip is not None:
             nn.utils.clip_grad_norm_(weights, training.gradient_clip)
         optimiser.step()
@@ -150,7 +166,8 @@ def fit(
                     _refuse_divergence("loss", [progress.sums["loss"]], position)
                 if ends_epoch:
                     _refuse_divergence("weights", weights, position)
-                    means = {f"train_{name}": total.item() / len(train) for name, total in progress.sums.items()}
+                    sums = {name: shared(total).item() for name, total in progress.sums.items()}
+                    means = {f"train_{name}": total / len(train) for name, total in sums.items()}
                     model.eval()
                     row = {"epoch": epoch + 1, "learning_rate": rate, **means, **evaluate()}
                     _finish_epoch(progress, row, training.selection, model)
